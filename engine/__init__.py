@@ -1,0 +1,3 @@
+"""The campaign engine: problems, guard, bench, proposers, memory and store. Never imports Textual."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,66 @@
+"""The bench's one door: run a solution in isolation, check it, time it against an incumbent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from engine.problems.model import Problem
+from engine.problems.solution import Solution
+from engine.records import Baselines, DeviceFacts, Evaluation
+
+PhaseSink = Callable[[str, str], None]
+"""Called with (phase, detail) as an evaluation moves on: compiling, waiting device, benching, confirming."""
+
+
+class EvaluationPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How thoroughly to evaluate. Defaults are the search's; :meth:`final` is what a KEEP needs."""
+
+    rounds: int = 3  # fresh-input correctness rounds per workload
+    min_pairs: int = 5  # interleaved blocks before the sequential test may stop
+    max_pairs: int = 40
+    calls: int = 20  # timed calls per side per workload, at least
+    margin: float = 0.02  # KEEP margin as a fraction; never below the measured noise
+    workloads: tuple[str, ...] = ()  # uuids; empty means all
+    against_reference: bool = False  # also pair with the reference, for ``geomean_speedup``
+    timing: bool = True
+    deadline_s: float = 600.0  # the parent's wall clock for the whole evaluation
+
+    def final(self) -> EvaluationPlan:
+        """The confirmation of a KEEP: ten rounds, fresh children, paired with the reference too."""
+        return msgspec.structs.replace(self, rounds=10, against_reference=True)
+
+
+class Bench(Protocol):
+    """One problem on one device. All methods are coroutines of the engine's loop; the work is in children.
+
+    Raises :class:`engine.errors.Fault` only from ``open`` and ``measure_baselines``; an evaluation reports a
+    fault as ``Evaluation(verdict="ERROR")``.
+    """
+
+    device: DeviceFacts
+
+    async def measure_baselines(self, seed: Solution, on_phase: PhaseSink | None = None) -> Baselines: ...
+
+    async def evaluate(
+        self,
+        solution: Solution,
+        plan: EvaluationPlan,
+        incumbent: Solution | None = None,
+        on_phase: PhaseSink | None = None,
+    ) -> Evaluation:
+        """Correctness then timing. ``incumbent`` is the other side of every pair; ``None`` = the reference."""
+        ...
+
+    async def suspend(self) -> None:
+        """Give the device back: no child, context or lock of ours remains. The next call rebuilds."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+OpenBench = Callable[[Problem, str, Path], "Bench"]
+"""(problem, device such as ``cpu`` or ``cuda:0``, scratch folder) → a bench, not yet started."""

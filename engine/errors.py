@@ -1,0 +1,45 @@
+"""The one exception family that a person may see: a single clear line, never a traceback."""
+
+from __future__ import annotations
+
+
+class KernelArcError(Exception):
+    """Something a person can act on.
+
+    ``message`` is one line that says what is wrong, where, and how to fix it. ``exit_code`` is what the
+    command line exits with: 2 for wrong usage or bad input, 3 for a fault of the machine or of ours.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class BadInput(KernelArcError):
+    """A file, flag, row or reply that cannot be used as it is."""
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        message = f"{where}: {what}" if where else what
+        if fix:
+            message = f"{message}; {fix}"
+        super().__init__(" ".join(message.split()))
+        self.what, self.where, self.fix = what, where, fix
+
+
+class Fault(KernelArcError):
+    """The machine, the model server or our own fault: never an outcome of a candidate.
+
+    ``reason`` is a stable code with prefix ``needs.`` or ``fault.`` (for instance ``needs.cuda``).
+    """
+
+    exit_code = 3
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason, self.detail = reason, detail
+
+
+class StoreError(KernelArcError):
+    """The campaign database cannot be used: newer, corrupt, read-only, disk full. Nothing was lost."""

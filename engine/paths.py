@@ -1,0 +1,86 @@
+"""Every place on disk that KernelArc uses. Nothing is written anywhere else unless the user asks.
+
+State is under ``$KERNELARC_HOME`` (default: the XDG state directory), configuration under the XDG config
+directory; sockets and device locks are the one exception (see :func:`socket_path`, :func:`lock_dir`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+from engine.errors import Fault
+
+
+def home() -> Path:
+    """State root. Not created here: readers must not create what they only look for."""
+    override = os.environ.get("KERNELARC_HOME")
+    if override:
+        return Path(override).expanduser().resolve()
+    base = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(base) / "kernelarc"
+
+
+def config_dir() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
+    return Path(base) / "kernelarc"
+
+
+def campaigns_dir() -> Path:
+    return home() / "campaigns"
+
+
+def campaign_dir(name: str) -> Path:
+    return campaigns_dir() / name
+
+
+def campaign_db(name: str) -> Path:
+    return campaign_dir(name) / "campaign.db"
+
+
+def cache_dir() -> Path:
+    """Compile caches and measured device ceilings, shared by campaigns, keyed by content."""
+    return home() / "cache"
+
+
+def runtime_dir(*, create: bool = False) -> Path:
+    """Folder for control sockets: 0700 and ours, never under a campaign (socket paths hold 107 bytes)."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(base) / "kernelarc" if base else Path(f"/tmp/kernelarc-{os.getuid()}")
+    if create:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_private(folder)
+    return folder
+
+
+def socket_path(campaign: Path) -> Path:
+    """The control socket of the campaign in folder ``campaign``: 16 hex digits of its resolved path."""
+    digest = hashlib.sha256(str(campaign.resolve()).encode()).hexdigest()[:16]
+    return runtime_dir() / f"{digest}.sock"
+
+
+def lock_dir() -> Path:
+    """Sticky folder for device locks, shared by all users of the box.
+
+    ``/run/lock/kernelarc`` where ``/run/lock`` is writable, else ``/tmp/kernelarc-locks``. Created 1777 so
+    that another user's campaign finds the same lock files. Symlinks are refused.
+    """
+    base = Path("/run/lock")
+    folder = base / "kernelarc" if base.is_dir() and os.access(base, os.W_OK) else Path("/tmp/kernelarc-locks")
+    try:
+        folder.mkdir(mode=0o1777)
+        folder.chmod(0o1777)
+    except FileExistsError:
+        pass
+    info = folder.lstat()
+    if not stat.S_ISDIR(info.st_mode) or not info.st_mode & stat.S_ISVTX:
+        raise Fault("fault.lock-dir", f"{folder} is not a sticky directory; remove it or set its mode to 1777")
+    return folder
+
+
+def _require_private(folder: Path) -> None:
+    info = folder.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
+        raise Fault("fault.runtime-dir", f"{folder} must be a directory of yours with mode 0700")

@@ -1,0 +1,150 @@
+"""Where candidates come from, seen from the agent: one interface for recipes, LLMs, replay and inbox."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from engine.problems.model import Problem
+from engine.problems.solution import Solution
+from engine.records import DeviceFacts, Evaluation, Mode, Outcome, Usage
+
+
+class PastCandidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One earlier attempt of this agent, as the proposer may see it."""
+
+    number: int
+    position: int
+    mode: Mode
+    strategy: str
+    family: str  # algorithm / DSL / layout family, as the proposer named it
+    parameters: dict[str, Any] = {}
+    outcome: Outcome
+    reason: str = ""
+    detail: str = ""
+    latency_ms: float | None = None
+    log_ratio: float | None = None  # against the best of its time; > 0 is faster
+    source_sha: str = ""
+    hypothesis: str = ""
+
+
+class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured solution: the best, the working point, or a sibling's best."""
+
+    agent: str
+    number: int  # 0 is the seed
+    solution: Solution
+    latency_ms: float | None
+    speedup: float | None
+    evaluation: Evaluation | None = None
+    strategy: str = ""
+
+
+class MemoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A recalled win or trap."""
+
+    id: int
+    kind: str  # win | trap
+    kernel_type: str
+    strategy: str
+    reflection: str
+    error: str = ""
+    speedup: float | None = None
+    gain: float | None = None
+    before_ms: float | None = None
+    after_ms: float | None = None
+    agent: str = ""
+    candidate: int | None = None
+    pinned: bool = False
+    carried_from: str = ""  # campaign it was carried over from
+    shapes: str = ""
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a proposer may see for one proposal. Counters and budgets stay in deterministic code."""
+
+    problem: Problem
+    kernel_type: str
+    device: DeviceFacts
+    agent: str
+    ordinal: int  # 0-based index of the agent in the campaign
+    position: int  # 1-based budget position this reply will take
+    seed: int  # campaign seed; derive random state from (seed, agent, position) only
+    mode: Mode
+    strategy: str  # name of the chosen skill
+    base: Incumbent  # what to start from: working point, or the draft line's last correct candidate
+    best: Incumbent
+    history: tuple[PastCandidate, ...] = ()
+    wins: tuple[MemoryEntry, ...] = ()
+    traps: tuple[MemoryEntry, ...] = ()
+    siblings: tuple[Incumbent, ...] = ()  # faster than this agent's best, read-only
+    hints: tuple[str, ...] = ()
+    tried_families: tuple[str, ...] = ()
+    reference_ms: float | None = None
+    roofline_ms: dict[str, float] = {}  # by workload uuid
+    profile: str = ""  # five lines about the base kernel, where a profiler exists
+    forced_draft: bool = False
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply that can be judged. Texts are untrusted when they come from a model."""
+
+    solution: Solution
+    strategy: str
+    family: str
+    hypothesis: str = ""
+    predicted_change: str = ""
+    reflection: str = ""
+    parameters: dict[str, Any] = {}
+    prompt: str = ""
+    reply: str = ""
+    usage: Usage | None = None
+
+
+class UnusableReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply that arrived but cannot be judged: a REJECT, which takes one position. ``reason``: ``reply.*``."""
+
+    reason: str
+    detail: str
+    strategy: str
+    prompt: str = ""
+    reply: str = ""
+    usage: Usage | None = None
+
+
+class ProposerError(Exception):
+    """No reply arrived: an ERROR, which takes no position. ``reason`` is a stable code (``model.*``)."""
+
+    def __init__(self, reason: str, detail: str, usage: Usage | None = None) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason, self.detail, self.usage = reason, detail, usage
+
+
+class Exhausted(Exception):
+    """The proposer has nothing more to offer (a finished replay): the agent stops, nothing is lost."""
+
+
+class LiveSink(Protocol):
+    """What a proposer may show while it works; throttled by the store to four writes a second."""
+
+    def state(self, state: str, detail: str = "") -> None: ...
+
+    def reply(self, tail: str, tokens: int) -> None: ...
+
+
+class Proposer(Protocol):
+    """Raises :class:`ProposerError` when no reply came, :class:`Exhausted` when none will."""
+
+    name: str  # recipes | llm | replay | inbox
+    model: str | None
+
+    async def propose(self, context: Context, live: LiveSink) -> Proposal | UnusableReply: ...
+
+    async def judged(
+        self, proposal: Proposal, outcome: Outcome, evaluation: Evaluation | None, reason: str
+    ) -> None:
+        """Called after the verdict is committed (the inbox writes it back beside the file)."""
+        ...
+
+    async def close(self) -> None: ...

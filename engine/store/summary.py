@@ -1,0 +1,110 @@
+"""What a campaign looks like after some event: a pure fold, so that live view, attach and replay are one path.
+
+``fold(summary, at, event)`` returns a new summary; it never looks at a clock, a table or the order of anything
+but the events themselves.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.records import CampaignState, Mode, StopReason
+from engine.store.events import AgentSpec
+
+
+class TrajectoryPoint(msgspec.Struct, frozen=True, array_like=True):
+    """One step of a best-so-far line: after ``number`` candidates, ``at`` seconds, ``cost_usd`` dollars."""
+
+    number: int
+    at: float
+    cost_usd: float
+    latency_ms: float
+
+
+class AgentSummary(msgspec.Struct, frozen=True, kw_only=True):
+    spec: AgentSpec
+    strategy: str = ""
+    model: str | None = None
+    candidates: int = 0  # positions used
+    budget: int | None = None
+    outcomes: dict[str, int] = {}
+    errors: int = 0
+    error_streak: int = 0
+    best: int = 0  # candidate number, 0 the seed
+    best_ms: float | None = None
+    best_speedup: float | None = None
+    r: int = 0
+    mode: Mode = Mode.REFINE
+    draft_due: bool = False
+    draft_line: int = 0
+    paused: str = ""  # empty, or who paused it and why
+    stopped: StopReason | None = None
+    stopped_detail: str = ""
+    cost_usd: float = 0.0
+    tokens: int = 0
+    trajectory: list[TrajectoryPoint] = []
+    kept: list[int] = []  # candidate numbers of KEEPs that were not vetoed, oldest first
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """A standing attention line."""
+
+    code: str
+    text: str
+    level: str
+    agent: str
+    at: float
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole campaign in one bounded record; every list in it grows with KEEPs or agents only."""
+
+    seq: int = 0
+    name: str = ""
+    problem: str = ""
+    device: str = ""
+    device_name: str = ""
+    kernel_type: str = ""
+    config: str = ""
+    state: CampaignState = CampaignState.STARTING
+    stop_reason: StopReason | None = None
+    stop_detail: str = ""
+    created_at: float = 0.0
+    running_since: float | None = None  # ``None`` while paused or ended
+    elapsed_before_s: float = 0.0  # running time before ``running_since``
+    last_at: float = 0.0
+    budget: int | None = None
+    minutes: float | None = None
+    max_cost_usd: float | None = None
+    target_speedup: float | None = None
+    r_draft: int = 5
+    r_stop: int = 15
+    margin: float = 0.02
+    noise: float | None = None
+    timer: str = ""
+    candidates: int = 0
+    outcomes: dict[str, int] = {}
+    errors: int = 0
+    reference_ms: float | None = None
+    seed_ms: float | None = None
+    seed_speedup: float | None = None
+    roofline_ms: float | None = None
+    best_agent: str = ""
+    best: int = 0
+    best_ms: float | None = None
+    best_speedup: float | None = None
+    sol_score: float | None = None
+    sol_bound: str | None = None
+    sol_baseline: str | None = None
+    cost_usd: float = 0.0
+    cost_unknown: bool = False  # some call had no known price
+    tokens: int = 0
+    wins: int = 0
+    traps: int = 0
+    agents: dict[str, AgentSummary] = {}
+    attention: list[Note] = []
+
+    def elapsed_s(self, now: float) -> float:
+        """Running time, pauses and interruptions left out."""
+        running = max(0.0, now - self.running_since) if self.running_since is not None else 0.0
+        return self.elapsed_before_s + running
