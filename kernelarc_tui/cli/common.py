@@ -1,0 +1,82 @@
+"""What several verbs share: JSON output, options, tables."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+json_option: Callable[[F], F] = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document on stdout."
+)
+
+
+def emit_json(value: object) -> None:
+    """One JSON document on standard output and nothing else there. NaN and infinity become ``null``."""
+    plain = msgspec.to_builtins(value)
+    sys.stdout.write(json.dumps(_finite(plain), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value == value and value not in (float("inf"), float("-inf")) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = ()) -> str:
+    """Plain aligned columns; ``right`` names the right-aligned ones."""
+    cells = [[str(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    lines = []
+    for row in cells:
+        parts = [
+            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(parts).rstrip())
+    return "\n".join(lines)
+
+
+def ms(value: float | None) -> str:
+    """A latency in four significant digits, or a dash."""
+    return "–" if value is None else f"{value:.4g} ms"
+
+
+def times(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}×"
+
+
+def campaign_argument(command: F) -> F:
+    return click.argument("campaign", required=False, default=None)(command)
+
+
+def resolve(campaign: str | None) -> Path:
+    """A campaign's folder by name or path; the newest without one. Raises ``BadInput``."""
+    from engine.store.campaigns import resolve_campaign
+
+    return resolve_campaign(campaign)
+
+
+class CountOrAll(click.ParamType):
+    """``16`` or ``all`` (``None`` in the configuration)."""
+
+    name = "N|all"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if isinstance(value, int) or value == "all":
+            return value
+        if isinstance(value, str) and re.fullmatch(r"\d{1,6}", value):
+            return int(value)
+        self.fail(f"{value!r} is neither a number nor 'all'", param, ctx)

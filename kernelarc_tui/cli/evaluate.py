@@ -1,0 +1,121 @@
+"""``evaluate``: the guard alone on one or more solutions."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from engine.errors import BadInput, Fault
+from kernelarc_tui.cli.common import emit_json, json_option, ms, table, times
+
+EXIT_CODES = {"PASS": 0, "FAIL": 1, "REJECT": 1, "ERROR": 3}
+
+
+@click.command()
+@click.argument("problem")
+@click.argument("solutions", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--workload", "workloads", multiple=True, help="A uuid, or its 1-based number; repeat.")
+@click.option("--device", help="cpu, cuda or cuda:i.  [default: a GPU if there is one]")
+@click.option("--rounds", type=click.IntRange(1, 100), default=10, show_default=True, help="Correctness rounds.")
+@click.option("--calls", type=click.IntRange(1, 1000), default=50, show_default=True, help="Timed calls, at most.")
+@click.option("--no-timing", is_flag=True, help="Correctness only.")
+@click.option("--deadline", type=float, default=600.0, show_default=True, help="Seconds for one solution.")
+@click.option(
+    "--evidence", type=click.Path(file_okay=False, path_type=Path), help="Write an evidence bundle here."
+)
+@json_option
+def evaluate(
+    problem: str, solutions: tuple[Path, ...], workloads: tuple[str, ...], device: str | None, rounds: int,
+    calls: int, no_timing: bool, deadline: float, evidence: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """The guard alone on one or more solutions.
+
+    A solution is a SOL-ExecBench solution.json, or a .py with a function run. Several share a warm process.
+    Exit code: 0 PASS, 1 FAIL or REJECT, 2 bad input, 3 ERROR (the machine's fault or ours).
+
+    \b
+    Example: kernelarc evaluate softmax_f32 kernel.py
+             kernelarc evaluate ./problem a.json b.json --device cuda --json --evidence ./evidence
+    """
+    from engine.bench.api import EvaluationPlan
+    from engine.problems.library import find_problem
+    from engine.problems.solution_io import load_solution
+
+    found = find_problem(problem)
+    loaded = [load_solution(path, found) for path in solutions]
+    if device is None:
+        from engine.hardware.facts import default_device
+
+        device = default_device()
+    plan = EvaluationPlan(
+        rounds=rounds, calls=calls, workloads=_uuids(found, workloads), timing=not no_timing,
+        against_reference=True, deadline_s=deadline,
+    )  # fmt: skip
+    documents = asyncio.run(_evaluate(found, loaded, device, plan, evidence, quiet=as_json))
+    if as_json:
+        emit_json(documents[0] if len(documents) == 1 else documents)
+    raise click.exceptions.Exit(max(EXIT_CODES[str(d["verdict"])] for d in documents))
+
+
+async def _evaluate(
+    problem: Any, solutions: list[Any], device: str, plan: Any, evidence: Path | None, *, quiet: bool
+) -> list[dict[str, object]]:
+    from engine.bench import evaluate_many
+    from engine.records import Evaluation
+    from engine.reports.evaluation import evaluation_json
+
+    documents = []
+    try:
+        async for index, evaluation in _numbered(evaluate_many(problem, solutions, device, plan, evidence)):
+            document = evaluation_json(problem, solutions[index], device, evaluation)
+            documents.append(document)
+            if not quiet:
+                click.echo(_text(document))
+    except Fault as fault:
+        for solution in solutions[len(documents) :]:
+            failed = Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail)
+            documents.append(evaluation_json(problem, solution, device, failed))
+            if not quiet:
+                click.echo(_text(documents[-1]))
+    return documents
+
+
+async def _numbered(results: Any) -> Any:
+    index = 0
+    async for result in results:
+        yield index, result
+        index += 1
+
+
+def _uuids(problem: Any, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    known = [w.uuid for w in problem.workloads]
+    chosen = []
+    for item in wanted:
+        if item in known:
+            chosen.append(item)
+        elif item.isdigit() and 1 <= int(item) <= len(known):
+            chosen.append(known[int(item) - 1])
+        else:
+            raise BadInput(
+                f"no workload {item!r}", where=problem.name, fix=f"use a uuid or a number 1…{len(known)}"
+            )
+    return tuple(chosen)
+
+
+def _text(document: dict[str, Any]) -> str:
+    lines = [f"{document['verdict']}  {document['solution']}  on {document['device']}"]
+    if document["reason"]:
+        lines.append(f"  {document['reason']}: {document['detail']}")
+    rows = [
+        (str(i + 1), w["status"], ms(w["latency_ms"]), ms(w["reference_latency_ms"]), times(w["speedup"]))
+        for i, w in enumerate(document["workloads"])
+    ]
+    if rows:
+        lines.append(table(("#", "status", "latency", "reference", "speed-up"), rows, right=(0, 2, 3, 4)))
+    if document["geomean_speedup"] is not None:
+        lines.append(f"speed-up {times(document['geomean_speedup'])} (geometric mean), timer {document['timer']}")
+    lines += [f"note: {note}" for note in document["notes"]]
+    return "\n".join(lines)

@@ -1,0 +1,129 @@
+"""``memory list|show|pin|unpin|expire``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from engine.errors import BadInput
+from kernelarc_tui.cli.common import campaign_argument, emit_json, json_option, resolve, table, times
+
+
+@click.group()
+def memory() -> None:
+    """Wins and traps: list, show, pin, expire."""
+
+
+@memory.command("list")
+@campaign_argument
+@click.option("--kind", type=click.Choice(["win", "trap"]), help="Only wins, or only traps.")
+@click.option("--all", "everything", is_flag=True, help="Expired entries too.")
+@json_option
+def list_(campaign: str | None, kind: str | None, everything: bool, as_json: bool) -> None:
+    """List wins and traps of a campaign (default: the newest).
+
+    \b
+    Example: kernelarc memory list softmax-1 --kind trap
+    """
+    rows = _rows(resolve(campaign), kind, everything)
+    if as_json:
+        emit_json({"memory": rows})
+        return
+    lines = [
+        (r.id, "+" if r.kind == "win" else "−", "pinned" if r.pinned else "", times(r.speedup), r.agent,
+         f"#{r.candidate}" if r.candidate else "", r.strategy[:70])
+        for r in rows
+    ]  # fmt: skip
+    click.echo(table(("id", "", "", "speed-up", "agent", "from", "what"), lines, right=(0, 3)))
+
+
+def _rows(folder: Path, kind: str | None, everything: bool) -> list:  # type: ignore[type-arg]
+    from engine.store.reader import StoreReader
+
+    reader = StoreReader(folder / "campaign.db")
+    try:
+        return reader.memory(kind=kind, include_expired=everything)
+    finally:
+        reader.close()
+
+
+@memory.command()
+@click.argument("campaign")
+@click.argument("id_", metavar="ID", type=int)
+@json_option
+def show(campaign: str, id_: int, as_json: bool) -> None:
+    """Show one entry in full.
+
+    \b
+    Example: kernelarc memory show softmax-1 3
+    """
+    row = next((r for r in _rows(resolve(campaign), None, True) if r.id == id_), None)
+    if row is None:
+        raise BadInput(f"no memory entry {id_}", where=campaign, fix="see kernelarc memory list")
+    if as_json:
+        emit_json(row)
+        return
+    click.echo(f"{row.kind} {row.id}  {row.kernel_type}  {row.strategy}")
+    if row.error:
+        click.echo(f"error: {row.error}")
+    click.echo(row.reflection)
+    click.echo(
+        f"by {row.agent}, candidate #{row.candidate}, speed-up {times(row.speedup)}, shapes {row.shapes or '–'}"
+    )
+    if row.note:
+        click.echo(f"note: {row.note}")
+
+
+def _edit(campaign: str, id_: int, verb: str, text: str = "") -> None:
+    """Through the engine if there is one, else under the campaign's lock."""
+    from engine.store.campaigns import engine_alive
+
+    folder = resolve(campaign)
+    if engine_alive(folder):
+        from kernelarc_tui.cli.control import send
+
+        send(folder, verb=verb, number=id_, text=text)
+        return
+    from engine.store.offline import edit_memory
+
+    click.echo(edit_memory(folder, verb, id_, text))
+
+
+@memory.command()
+@click.argument("campaign")
+@click.argument("id_", metavar="ID", type=int)
+@click.option("--off", is_flag=True, help="Unpin: retention decides again.")
+def pin(campaign: str, id_: int, off: bool) -> None:
+    """Keep an entry whatever the retention.
+
+    \b
+    Example: kernelarc memory pin softmax-1 3
+    """
+    _edit(campaign, id_, "memory.unpin" if off else "memory.pin")
+
+
+@memory.command()
+@click.argument("campaign")
+@click.argument("id_", metavar="ID", type=int)
+@click.option("--why", default="", help="Said in the record.")
+def expire(campaign: str, id_: int, why: str) -> None:
+    """Take an entry out of recall; the record stays.
+
+    \b
+    Example: kernelarc memory expire softmax-1 3 --why "wrong on small rows"
+    """
+    _edit(campaign, id_, "memory.expire", why)
+
+
+@memory.command()
+@click.argument("campaign")
+@click.argument("id_", metavar="ID", type=int)
+@click.argument("text")
+def note(campaign: str, id_: int, text: str) -> None:
+    """Write a person's note on an entry.
+
+    \b
+    Example: kernelarc memory note softmax-1 3 "only for 4096 columns"
+    """
+    _edit(campaign, id_, "memory.note", text)
