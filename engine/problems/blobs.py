@@ -1,0 +1,64 @@
+"""Where safetensors inputs lie, and what their headers say (read without torch)."""
+
+from __future__ import annotations
+
+import os
+import struct
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from engine.errors import BadInput
+
+_MAX_HEADER = 64 * 1024 * 1024
+
+
+class TensorHeader(msgspec.Struct, frozen=True):
+    """One tensor as its file's header describes it; ``dtype`` is safetensors' own tag (``F32``)."""
+
+    dtype: str
+    shape: list[int]
+
+
+def resolve_blob(path: str, root: str | Path | None) -> Path | None:
+    """The file of a safetensors input, or ``None`` if it is nowhere.
+
+    Looked for under the problem's folder, then under ``$FLASHINFER_TRACE_DIR``, then as given; under a folder,
+    leading parts of the path are stripped one by one until something exists (a trace path often repeats the
+    dataset's own folder names).
+    """
+    given = PurePosixPath(path)
+    roots = [Path(r) for r in (root, os.environ.get("FLASHINFER_TRACE_DIR")) if r]
+    if not given.is_absolute() and ".." not in given.parts:
+        for folder in roots:
+            for start in range(len(given.parts)):
+                candidate = folder.joinpath(*given.parts[start:])
+                if candidate.is_file():
+                    return candidate
+    as_given = Path(path)
+    return as_given if as_given.is_file() else None
+
+
+def blob_header(file: Path) -> dict[str, TensorHeader]:
+    """Names, types and shapes in a safetensors file. Raises :class:`BadInput` if it is not one."""
+    info = file.stat()
+    return _read_header(file, info.st_mtime_ns, info.st_size)
+
+
+@lru_cache(maxsize=256)
+def _read_header(file: Path, mtime_ns: int, size: int) -> dict[str, TensorHeader]:
+    try:
+        with file.open("rb") as stream:
+            prefix = stream.read(8)
+            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+            if not 2 <= length <= min(_MAX_HEADER, size):
+                raise BadInput("not a safetensors file", where=str(file), fix="download it again")
+            raw: dict[str, msgspec.Raw] = msgspec.json.decode(stream.read(length), type=dict[str, msgspec.Raw])
+        return {
+            name: msgspec.json.decode(entry, type=TensorHeader) for name, entry in raw.items() if name != "__metadata__"
+        }
+    except msgspec.MsgspecError:
+        raise BadInput("the safetensors header cannot be read", where=str(file), fix="download it again") from None
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=str(file)) from None
