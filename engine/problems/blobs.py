@@ -56,7 +56,9 @@ def _read_header(file: Path, mtime_ns: int, size: int) -> dict[str, TensorHeader
                 raise BadInput("not a safetensors file", where=str(file), fix="download it again")
             raw: dict[str, msgspec.Raw] = msgspec.json.decode(stream.read(length), type=dict[str, msgspec.Raw])
         return {
-            name: msgspec.json.decode(entry, type=TensorHeader) for name, entry in raw.items() if name != "__metadata__"
+            name: msgspec.json.decode(entry, type=TensorHeader)
+            for name, entry in raw.items()
+            if name != "__metadata__"
         }
     except msgspec.MsgspecError:
         raise BadInput("the safetensors header cannot be read", where=str(file), fix="download it again") from None

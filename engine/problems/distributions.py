@@ -52,7 +52,11 @@ def _norm_part(name: str, suffix: str) -> bool:
     if not name.endswith(suffix):
         return False
     prefix = name.removesuffix(suffix)
-    return prefix.endswith(("_norm", "layernorm")) or name == f"norm{suffix}" or prefix.rstrip("0123456789").endswith(_NORM)
+    return (
+        prefix.endswith(("_norm", "layernorm"))
+        or name == f"norm{suffix}"
+        or prefix.rstrip("0123456789").endswith(_NORM)
+    )
 
 
 def is_norm_weight(draw: Draw) -> bool:

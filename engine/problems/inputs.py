@@ -124,7 +124,8 @@ def _random_number(name: str, dtype: torch.dtype, seed: int) -> bool | int | flo
     generator = torch.Generator(device=cpu)
     generator.manual_seed(derive_seed(seed, name))
     drawn = torch.float32 if dtype is torch.float4_e2m1fn_x2 else dtype
-    return plain_tensor(Draw(name, "", (), drawn, cpu, generator)).item()
+    number: bool | int | float = plain_tensor(Draw(name, "", (), drawn, cpu, generator)).item()
+    return number
 
 
 def _custom_inputs(
@@ -163,7 +164,8 @@ def _from_blob(
     file = resolve_blob(source.path, root)
     if file is None:
         raise Fault(
-            "needs.blobs", f"input {name} needs {source.path}; set FLASHINFER_TRACE_DIR to the trace dataset's folder"
+            "needs.blobs",
+            f"input {name} needs {source.path}; set FLASHINFER_TRACE_DIR to the trace dataset's folder",
         )
     try:
         with safe_open(str(file), framework="pt", device=str(device)) as tensors:

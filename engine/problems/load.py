@@ -151,7 +151,9 @@ def parse_workload(raw: Any, where: str, unknown: Counter[str] | None = None) ->
     }
     tolerance = Tolerance()
     if "tolerance" in fields:
-        limits = _object(fields["tolerance"], where, "tolerance must be an object", fix="leave it out for defaults")
+        limits = _object(
+            fields["tolerance"], where, "tolerance must be an object", fix="leave it out for defaults"
+        )
         _count_unknown(limits, Tolerance, "tolerance.", unknown)
         tolerance = _convert(limits, Tolerance, "tolerance", where, "see docs/formats.md")
     uuid = _text(fields, "uuid", where, optional=False) or ""
@@ -163,7 +165,9 @@ def _read(path: Path) -> bytes:
     if not folder.exists():
         raise BadInput("no such file or folder", where=str(folder), fix="give the folder of a problem")
     if not folder.is_dir():
-        raise BadInput("not a problem", where=str(folder), fix="give a folder with definition.json and workload.jsonl")
+        raise BadInput(
+            "not a problem", where=str(folder), fix="give a folder with definition.json and workload.jsonl"
+        )
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise BadInput(f"larger than {MAX_FILE_BYTES >> 20} MiB", where=str(path), fix="split the problem")
@@ -241,7 +245,9 @@ def _check_workloads(
 
 
 def _unknown_notes(unknown: Counter[str]) -> list[str]:
-    return [f"unknown key {key} is ignored" + (f" ({n} times)" if n > 1 else "") for key, n in sorted(unknown.items())]
+    return [
+        f"unknown key {key} is ignored" + (f" ({n} times)" if n > 1 else "") for key, n in sorted(unknown.items())
+    ]
 
 
 def _object(raw: Any, where: str, what: str, fix: str = "") -> dict[str, Any]:
@@ -263,7 +269,9 @@ def _text(fields: dict[str, Any], name: str, where: str, *, optional: bool) -> s
     raise BadInput(f"{name} must be a string, not {_kind(value)}", where=where)
 
 
-def _count_unknown(fields: dict[str, Any], record: type[msgspec.Struct], prefix: str, unknown: Counter[str]) -> None:
+def _count_unknown(
+    fields: dict[str, Any], record: type[msgspec.Struct], prefix: str, unknown: Counter[str]
+) -> None:
     known = record.__struct_fields__
     for key in fields:
         if key not in known and key != "type":
@@ -296,7 +304,7 @@ def _spec(raw: Any, field: str, where: str, unknown: Counter[str]) -> TensorSpec
     for name in ("shape", "dtype"):
         if name not in fields:
             raise BadInput(f"{field}: missing {name}", where=where, fix=f'add "{name}"')
-    fix = 'a shape is a list of axis names or numbers in quotes, [] for 0-dim, null for a Python scalar'
+    fix = "a shape is a list of axis names or numbers in quotes, [] for 0-dim, null for a Python scalar"
     return _convert(fields, TensorSpec, field, where, fix)  # type: ignore[no-any-return]
 
 

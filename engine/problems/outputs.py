@@ -16,7 +16,9 @@ class OutputError(ValueError):
     """A returned value that cannot be matched with the declared outputs; the message is for a person."""
 
 
-def allocate_outputs(definition: Definition, axes: Mapping[str, int], device: torch.device | str) -> list[torch.Tensor]:
+def allocate_outputs(
+    definition: Definition, axes: Mapping[str, int], device: torch.device | str
+) -> list[torch.Tensor]:
     """Zeroed tensors of the declared shapes and types, in definition order.
 
     A scalar output (``shape: null``) is a 0-dim tensor.

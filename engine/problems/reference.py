@@ -47,9 +47,13 @@ def signature(tree: ast.Module, function: str) -> Signature | None:
             args = node.args
             positional = tuple(argument.arg for argument in (*args.posonlyargs, *args.args))
             required = tuple(
-                argument.arg for argument, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if not default
+                argument.arg
+                for argument, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
+                if not default
             )
-            found = Signature(positional, required, args.vararg is not None, isinstance(node, ast.AsyncFunctionDef))
+            found = Signature(
+                positional, required, args.vararg is not None, isinstance(node, ast.AsyncFunctionDef)
+            )
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from engine.errors import BadInput
 from engine.problems.axes import ExpressionError, names_in, resolve_axes, shape_of
-from engine.problems.blobs import blob_header, resolve_blob
+from engine.problems.blobs import TensorHeader, blob_header, resolve_blob
 from engine.problems.dtypes import DTYPES, is_known, safetensors_name, same_storage, stored_shape
 from engine.problems.model import (
     ConstAxis,
@@ -212,7 +212,12 @@ def blob_findings(
 
 
 def _tensor_errors(
-    spec: TensorSpec, shape: tuple[int, ...], source: SafetensorsInput, header: dict, field: str, where: str  # type: ignore[type-arg]
+    spec: TensorSpec,
+    shape: tuple[int, ...],
+    source: SafetensorsInput,
+    header: dict[str, TensorHeader],
+    field: str,
+    where: str,
 ) -> list[BadInput]:
     found = header.get(source.tensor_key)
     if found is None:
@@ -223,7 +228,8 @@ def _tensor_errors(
     if not same_storage(dtype, spec.dtype):
         return [BadInput(f"{field}: the file holds {dtype}, the definition says {spec.dtype}", where=where)]
     if tuple(found.shape) != stored_shape(spec.dtype, shape):
-        what = f"{field}: the file holds shape {found.shape}, the workload needs {list(stored_shape(spec.dtype, shape))}"
+        needed = list(stored_shape(spec.dtype, shape))
+        what = f"{field}: the file holds shape {found.shape}, the workload needs {needed}"
         return [BadInput(what, where=where, fix="correct the axes of the workload")]
     return []
 

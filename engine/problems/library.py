@@ -1,0 +1,93 @@
+"""The problems a person can name: those that ship with the product and their own."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import msgspec
+
+from engine.errors import BadInput
+from engine.paths import home
+from engine.problems.load import load_problem, read_problem
+from engine.problems.model import Problem
+from engine.resources import resource_dir
+
+
+class ProblemEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One problem of the library. ``name`` is its folder's, ``error`` says why it cannot be used."""
+
+    name: str
+    path: str
+    source: str  # bundled | user
+    definition: str = ""
+    op_type: str | None = None
+    description: str = ""
+    workloads: int = 0
+    error: str = ""
+
+
+def user_problems_dir() -> Path:
+    """Where ``problems import`` puts problems and where a person's own are found by name."""
+    return home() / "problems"
+
+
+def problem_folders() -> list[tuple[str, Path]]:
+    """(bundled or user, folder) of everything that looks like a problem; a user's own shadows a bundled one."""
+    found: dict[str, tuple[str, Path]] = {}
+    try:
+        bundled: Path | None = resource_dir("tasks")
+    except FileNotFoundError:
+        bundled = None
+    for source, folder in (("bundled", bundled), ("user", user_problems_dir())):
+        if folder is None or not folder.is_dir():
+            continue
+        for definition in sorted(folder.rglob("definition.json")):
+            found[definition.parent.name] = (source, definition.parent)
+    return [found[name] for name in sorted(found)]
+
+
+def list_problems() -> list[ProblemEntry]:
+    """Every library problem, by name; a broken one is listed with its error."""
+    return [_entry(source, folder) for source, folder in problem_folders()]
+
+
+def find_problem(ref: str) -> Problem:
+    """A problem by path (folder or ``definition.json``) or by the name of a library problem.
+
+    A name is its folder's or its definition's. Raises :class:`BadInput`: unknown with the nearest names, or
+    the first defect of the files.
+    """
+    path = Path(ref).expanduser()
+    folders = problem_folders()
+    by_name = {folder.name: folder for _, folder in folders}
+    looks_like_path = "/" in ref or ref in (".", "..") or path.name == "definition.json"
+    if ref in by_name and not looks_like_path and not (path / "definition.json").is_file():
+        return load_problem(by_name[ref])
+    if looks_like_path or path.exists():
+        return load_problem(path)
+    entries = list_problems()
+    for entry in entries:
+        if entry.definition == ref:
+            return load_problem(entry.path)
+    names = sorted({name for entry in entries for name in (entry.name, entry.definition) if name})
+    close = difflib.get_close_matches(ref, names, n=3, cutoff=0.5) or [n for n in names if ref and ref in n][:3]
+    fix = f"did you mean {', '.join(close)}?" if close else "see kernelarc problems list, or give a folder"
+    raise BadInput(f"no problem named {ref!r}", fix=fix)
+
+
+def _entry(source: str, folder: Path) -> ProblemEntry:
+    reading = read_problem(folder)
+    if reading.problem is None:
+        error = reading.errors[0].message
+        return ProblemEntry(name=folder.name, path=str(folder), source=source, error=error)
+    definition = reading.problem.definition
+    return ProblemEntry(
+        name=folder.name,
+        path=str(folder),
+        source=source,
+        definition=definition.name,
+        op_type=definition.op_type,
+        description=" ".join((definition.description or "").split()),
+        workloads=len(reading.problem.workloads),
+    )
