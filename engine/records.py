@@ -170,3 +170,33 @@ class Trap(msgspec.Struct, frozen=True, kw_only=True):
     error: str  # reason code and what happened
     reflection: str
     shapes: str = ""
+
+
+class SampleProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A process that holds memory on the device."""
+
+    pid: int
+    name: str = ""
+    memory_bytes: int | None = None
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One second of one device. What could not be read is ``None`` and ``reason`` says why."""
+
+    at: float  # Unix seconds
+    device: str  # GPU or MIG UUID, or ``cpu``
+    name: str = ""
+    index: int | None = None
+    utilization: float | None = None  # fraction of the last interval
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    throttle: list[str] = []  # why the clocks are held down, empty when they are not
+    processes: list[SampleProcess] = []
+    cores: list[float] = []  # per-core use of a CPU, fractions
+    load: float | None = None  # one-minute load average of a CPU
+    reason: str = ""

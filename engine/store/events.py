@@ -24,7 +24,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     budget: int | None = None
 
 
-class CampaignStarted(_Event):
+class CampaignStarted(_Event, frozen=True):
     name: str
     problem: str
     device: str
@@ -41,14 +41,14 @@ class CampaignStarted(_Event):
     margin: float = 0.02
 
 
-class EngineAttached(_Event):
+class EngineAttached(_Event, frozen=True):
     """An engine process took the campaign (first start or resume)."""
 
     pid: int
     resumed: bool = False
 
 
-class BaselinesMeasured(_Event):
+class BaselinesMeasured(_Event, frozen=True):
     reference_ms: float
     seed_ms: float
     seed_speedup: float
@@ -61,21 +61,21 @@ class BaselinesMeasured(_Event):
     notes: list[str] = []
 
 
-class CampaignPaused(_Event):
+class CampaignPaused(_Event, frozen=True):
     by: str = "user"
 
 
-class CampaignResumed(_Event):
+class CampaignResumed(_Event, frozen=True):
     by: str = "user"
 
 
-class CampaignEnded(_Event):
+class CampaignEnded(_Event, frozen=True):
     state: str  # stopped | finished
     reason: StopReason
     detail: str = ""
 
 
-class Verdict(_Event):
+class Verdict(_Event, frozen=True):
     """One candidate judged. ``r`` and the draft fields are the agent's after this verdict."""
 
     number: int
@@ -103,7 +103,7 @@ class Verdict(_Event):
     hypothesis: str = ""
 
 
-class CandidateError(_Event):
+class CandidateError(_Event, frozen=True):
     """An ERROR: nobody's candidate failed, no position is taken."""
 
     agent: str
@@ -114,65 +114,65 @@ class CandidateError(_Event):
     cost_usd: float | None = None
 
 
-class StrategyChosen(_Event):
+class StrategyChosen(_Event, frozen=True):
     agent: str
     strategy: str
     why: str
     by: str = "policy"  # policy | user
 
 
-class ModelChosen(_Event):
+class ModelChosen(_Event, frozen=True):
     agent: str
     model: str
     why: str
     by: str = "policy"
 
 
-class DraftLineOpened(_Event):
+class DraftLineOpened(_Event, frozen=True):
     agent: str
     forced: bool = False
 
 
-class DraftLineClosed(_Event):
+class DraftLineClosed(_Event, frozen=True):
     agent: str
     kept: bool
 
 
-class AgentPaused(_Event):
+class AgentPaused(_Event, frozen=True):
     agent: str
     by: str = "user"  # user | breaker | errors
     why: str = ""
 
 
-class AgentResumed(_Event):
+class AgentResumed(_Event, frozen=True):
     agent: str
     by: str = "user"
 
 
-class AgentRestarted(_Event):
+class AgentRestarted(_Event, frozen=True):
     agent: str
     why: str
     crashes: int
 
 
-class AgentStopped(_Event):
+class AgentStopped(_Event, frozen=True):
     agent: str
     reason: StopReason
     detail: str = ""
 
 
-class HintGiven(_Event):
+class HintGiven(_Event, frozen=True):
     agent: str
     text: str
 
 
-class HintDelivered(_Event):
+class HintDelivered(_Event, frozen=True):
     agent: str
     text: str
     position: int
 
 
-class Vetoed(_Event):
+class Vetoed(_Event, frozen=True):
     """The archive row stays; the best goes back to ``best`` (0 the seed) everywhere, wins from it expire."""
 
     number: int
@@ -183,7 +183,7 @@ class Vetoed(_Event):
     expired: list[int] = []
 
 
-class MemoryAdded(_Event):
+class MemoryAdded(_Event, frozen=True):
     id: int
     memory: str  # win | trap
     kernel_type: str
@@ -197,30 +197,31 @@ class MemoryAdded(_Event):
     merged_into: int | None = None  # a near-duplicate: nothing new was stored
 
 
-class MemoryExpired(_Event):
+class MemoryExpired(_Event, frozen=True):
     id: int
     why: str  # retention | user | veto
     by: str = "policy"
+    memory: str = ""  # win | trap
 
 
-class MemoryPinned(_Event):
+class MemoryPinned(_Event, frozen=True):
     id: int
     pinned: bool
 
 
-class MemoryNoted(_Event):
+class MemoryNoted(_Event, frozen=True):
     id: int
     note: str
 
 
-class BudgetChanged(_Event):
+class BudgetChanged(_Event, frozen=True):
     candidates: int | None = None
     minutes: float | None = None
     max_cost_usd: float | None = None
     agents: dict[str, int] = {}  # new budgets by agent
 
 
-class CommandAnswered(_Event):
+class CommandAnswered(_Event, frozen=True):
     """A person's command and the engine's answer, so that every viewer sees both."""
 
     id: str
@@ -230,7 +231,7 @@ class CommandAnswered(_Event):
     text: str = ""
 
 
-class Attention(_Event):
+class Attention(_Event, frozen=True):
     """Something needs a person. ``code`` is stable; ``clear`` withdraws an earlier one of the same code."""
 
     code: str  # model.failing, breaker.open, disk.low, device.gone, cost.90, best.new, plateau …
@@ -240,7 +241,16 @@ class Attention(_Event):
     clear: bool = False
 
 
-class SkillReloaded(_Event):
+class ModelCharged(_Event, frozen=True):
+    """Money that no verdict or ERROR accounts for: a call lost in a crash is charged in full."""
+
+    agent: str
+    cost_usd: float = 0.0
+    tokens: int = 0
+    why: str = ""
+
+
+class SkillReloaded(_Event, frozen=True):
     name: str
     ok: bool
     detail: str = ""
@@ -273,6 +283,7 @@ Event = (
     | BudgetChanged
     | CommandAnswered
     | Attention
+    | ModelCharged
     | SkillReloaded
 )
 

@@ -21,6 +21,15 @@ class TrajectoryPoint(msgspec.Struct, frozen=True, array_like=True):
     latency_ms: float
 
 
+class Keep(msgspec.Struct, frozen=True, array_like=True):
+    """One KEEP that still stands: what the best goes back to when a later one is vetoed."""
+
+    number: int
+    latency_ms: float | None
+    speedup: float | None
+    sol_score: float | None
+
+
 class AgentSummary(msgspec.Struct, frozen=True, kw_only=True):
     spec: AgentSpec
     strategy: str = ""
@@ -40,10 +49,16 @@ class AgentSummary(msgspec.Struct, frozen=True, kw_only=True):
     paused: str = ""  # empty, or who paused it and why
     stopped: StopReason | None = None
     stopped_detail: str = ""
+    restarts: int = 0  # crashes the breaker has counted
     cost_usd: float = 0.0
     tokens: int = 0
     trajectory: list[TrajectoryPoint] = []
-    kept: list[int] = []  # candidate numbers of KEEPs that were not vetoed, oldest first
+    keeps: list[Keep] = []  # KEEPs that were not vetoed, oldest first; the last one is the best
+
+    @property
+    def kept(self) -> list[int]:
+        """Candidate numbers of KEEPs that were not vetoed, oldest first."""
+        return [keep.number for keep in self.keeps]
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +108,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     best: int = 0
     best_ms: float | None = None
     best_speedup: float | None = None
-    sol_score: float | None = None
+    sol_score: float | None = None  # of the best
+    seed_sol_score: float | None = None
     sol_bound: str | None = None
     sol_baseline: str | None = None
     cost_usd: float = 0.0

@@ -19,10 +19,20 @@ CREATE TABLE campaign (
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     at REAL NOT NULL,
+    agent TEXT NOT NULL DEFAULT '', -- whose decision it is, for one agent's log
     data TEXT NOT NULL              -- tagged engine.store.events union as JSON
 );
+CREATE INDEX events_by_agent ON events (agent, seq) WHERE agent <> '';
 
--- engine.store.summary.Summary after event ``seq``; one row every 1,000 events, plus row 0 of ``current``.
+-- Answered commands by the caller's id, so that a repeated command is answered and not carried out again.
+CREATE TABLE commands (
+    id TEXT PRIMARY KEY,
+    seq INTEGER NOT NULL,           -- of the CommandAnswered event
+    ok INTEGER NOT NULL,
+    text TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- engine.store.summary.Summary after event ``seq``; one row every 1,000 events; the newest is ``current``.
 CREATE TABLE snapshots (
     seq INTEGER PRIMARY KEY,
     summary TEXT NOT NULL
@@ -48,6 +58,10 @@ CREATE TABLE candidates (
     latency_ms REAL,
     speedup REAL,
     log_ratio REAL,                 -- ln(best / candidate) at the time; > 0 is faster
+    log_ratio_lo REAL,              -- its 95 % interval
+    log_ratio_hi REAL,
+    sol_score REAL,
+    seconds REAL NOT NULL DEFAULT 0,
     parent INTEGER,                 -- candidate number of its base, 0 the seed
     solution TEXT,                  -- blob sha of solution.json; NULL when the reply held none
     prompt TEXT,                    -- blob sha
@@ -60,11 +74,13 @@ CREATE TABLE candidates (
     tokens_out INTEGER NOT NULL DEFAULT 0,
     cost_usd REAL,
     source_sha TEXT,                -- engine.problems.solution.solution_sha, for duplicates
+    vetoed_at REAL,
     UNIQUE (agent, position)
 );
 CREATE INDEX candidates_by_agent ON candidates (agent, number);
 CREATE INDEX candidates_by_outcome ON candidates (outcome, number);
-CREATE INDEX candidates_by_source ON candidates (source_sha);
+CREATE INDEX candidates_by_agent_outcome ON candidates (agent, outcome, number);
+CREATE INDEX candidates_by_source ON candidates (source_sha) WHERE source_sha IS NOT NULL;
 
 CREATE TABLE workload_results (
     candidate INTEGER NOT NULL REFERENCES candidates (number),
@@ -83,6 +99,7 @@ CREATE TABLE archive (
     vetoed_at REAL
 );
 CREATE INDEX archive_by_agent ON archive (agent, kind, id);
+CREATE INDEX archive_by_candidate ON archive (candidate);
 
 CREATE TABLE memory (
     id INTEGER PRIMARY KEY,
@@ -108,6 +125,7 @@ CREATE TABLE memory (
     expired_why TEXT NOT NULL DEFAULT '',
     carried_from TEXT NOT NULL DEFAULT ''   -- another campaign's name
 );
+CREATE INDEX memory_by_candidate ON memory (candidate) WHERE candidate IS NOT NULL;
 CREATE INDEX memory_live ON memory (kernel_type, kind, id) WHERE expired_at IS NULL;
 
 -- One mutable row per agent: what it is doing now. At most four writes a second.
@@ -126,9 +144,9 @@ CREATE TABLE live (
 
 -- Telemetry, down-sampled after ten minutes.
 CREATE TABLE samples (
-    at REAL NOT NULL,
     device TEXT NOT NULL,
-    data TEXT NOT NULL,             -- engine.hardware.telemetry.Sample as JSON
+    at REAL NOT NULL,
+    data TEXT NOT NULL,             -- engine.records.Sample as JSON
     PRIMARY KEY (device, at)
 ) WITHOUT ROWID;
 

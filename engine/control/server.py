@@ -1,0 +1,156 @@
+"""The engine's end of the control socket: many clients, one JSON object a line, every command answered once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from engine import paths
+from engine.control.protocol import VERBS, Answer, Command
+from engine.errors import Fault, KernelArcError
+from engine.store.lock import held_here
+
+LINE_LIMIT = 64 << 10
+REMEMBERED = 1000
+
+Handler = Callable[[Command], Awaitable[Answer]]
+Recall = Callable[[str], Awaitable[Answer | None]]
+
+_decode = msgspec.json.Decoder(Command).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class ControlServer:
+    """Serves one campaign whose lock this process holds: that is what makes replacing a stale socket safe.
+
+    ``handler`` carries a command out and answers it; a :class:`KernelArcError` from it is the answer. ``recall``
+    finds the answer that an earlier engine gave to a command of the same id.
+    """
+
+    def __init__(self, folder: Path, handler: Handler, recall: Recall | None = None) -> None:
+        self.folder = folder
+        self.path = paths.socket_path(folder)
+        self._handler = handler
+        self._recall = recall
+        self._answers: OrderedDict[str, asyncio.Future[Answer]] = OrderedDict()
+        self._clients: set[asyncio.StreamWriter] = set()
+        self._commands: set[asyncio.Task[None]] = set()
+        self._server: asyncio.AbstractServer | None = None
+        self._identity: tuple[int, int] | None = None
+
+    async def start(self) -> None:
+        """Listen. The socket is 0600 from its first moment.
+
+        Raises:
+            Fault: the campaign's lock is not ours, or the runtime folder is not private.
+        """
+        if not held_here(self.folder):
+            raise Fault("fault.control", f"the lock of {self.folder.name} is not held by this process")
+        paths.runtime_dir(create=True)
+        self._remove_stale()
+        mask = os.umask(0o177)
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, str(self.path), limit=LINE_LIMIT)
+        except OSError as error:
+            raise Fault("fault.control", f"{self.path}: cannot listen ({error.strerror})") from error
+        finally:
+            os.umask(mask)
+        info = self.path.lstat()
+        self._identity = (info.st_dev, info.st_ino)
+
+    async def close(self) -> None:
+        """Stop listening, let running commands answer for a second, remove the socket if it is still ours."""
+        if self._server is None:
+            return
+        self._server.close()
+        if self._commands:
+            await asyncio.wait(self._commands, timeout=1.0)
+        for task in self._commands:
+            task.cancel()
+        for writer in list(self._clients):
+            writer.close()
+        await self._server.wait_closed()
+        self._server = None
+        try:
+            info = self.path.lstat()
+            if (info.st_dev, info.st_ino) == self._identity:
+                self.path.unlink()
+        except FileNotFoundError:
+            pass
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients.add(writer)
+        try:
+            while True:
+                try:
+                    line = await reader.readline()
+                except ValueError:  # longer than the limit: what follows cannot be told apart any more
+                    await self._reply(writer, _refusal("", f"a command may have {LINE_LIMIT} bytes"))
+                    return
+                if not line:
+                    return
+                if line.strip():
+                    task = asyncio.create_task(self._answer_line(line, writer))
+                    self._commands.add(task)
+                    task.add_done_callback(self._commands.discard)
+        except ConnectionError:
+            pass
+        finally:
+            self._clients.discard(writer)
+            writer.close()
+
+    async def _answer_line(self, line: bytes, writer: asyncio.StreamWriter) -> None:
+        try:
+            command = _decode(line)
+        except msgspec.MsgspecError as error:
+            await self._reply(writer, _refusal("", f"not a command: {error}"))
+            return
+        if command.verb not in VERBS:
+            answer = _refusal(command.id, f"unknown command {command.verb!r}; known are {', '.join(VERBS)}")
+        else:
+            answer = await self._once(command)
+        await self._reply(writer, answer)
+
+    async def _once(self, command: Command) -> Answer:
+        """A repeated id waits for, or gets, the first one's answer."""
+        known = self._answers.get(command.id)
+        if known is None:
+            known = asyncio.ensure_future(self._carry_out(command))
+            self._answers[command.id] = known
+            while len(self._answers) > REMEMBERED and next(iter(self._answers.values())).done():
+                self._answers.popitem(last=False)
+        return await asyncio.shield(known)
+
+    async def _carry_out(self, command: Command) -> Answer:
+        try:
+            earlier = await self._recall(command.id) if self._recall else None
+            return earlier or await self._handler(command)
+        except KernelArcError as error:
+            return _refusal(command.id, error.message)
+
+    async def _reply(self, writer: asyncio.StreamWriter, answer: Answer) -> None:
+        try:
+            writer.write(_encode(answer) + b"\n")
+            await writer.drain()
+        except ConnectionError:
+            pass
+
+    def _remove_stale(self) -> None:
+        """A socket that is there while we hold the lock belongs to a dead engine."""
+        try:
+            info = self.path.lstat()
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(info.st_mode):
+            raise Fault("fault.control", f"{self.path} is not a socket; remove it")
+        self.path.unlink()
+
+
+def _refusal(identity: str, text: str) -> Answer:
+    return Answer(id=identity, ok=False, text=" ".join(text.split()))

@@ -1,0 +1,70 @@
+"""Editing a campaign that has no engine: take its lock, change it in one transaction, let go."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+from engine.errors import BadInput, StoreError
+from engine.store import events as ev
+from engine.store import memories, verdicts
+from engine.store.create import open_database
+from engine.store.database import store_error
+from engine.store.lock import CampaignLock
+from engine.store.tx import Tx, transaction
+
+T = TypeVar("T")
+
+
+def edit(folder: Path, change: Callable[[Tx], T]) -> T:
+    """Run ``change`` on the campaign's database under its lock.
+
+    Raises:
+        BadInput: an engine runs it (send it a command instead), or the change is refused.
+        StoreError: the database cannot be written.
+    """
+    path = folder / "campaign.db"
+    if not path.is_file():
+        raise StoreError(f"{path}: there is no campaign database")
+    with CampaignLock(folder):
+        connection, summary = open_database(path)
+        with closing(connection):
+            try:
+                with transaction(connection, summary, time.time()) as tx:
+                    result = change(tx)
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            except sqlite3.Error as error:
+                raise store_error(error, path) from error
+    return result
+
+
+def pin(folder: Path, identity: int, pinned: bool = True) -> None:
+    edit(folder, lambda tx: memories.pin(tx, identity, pinned))
+
+
+def expire(folder: Path, identity: int) -> bool:
+    return edit(folder, lambda tx: memories.expire(tx, identity, "user", by="user"))
+
+
+def note(folder: Path, identity: int, text: str) -> None:
+    edit(folder, lambda tx: memories.note(tx, identity, text))
+
+
+def veto(folder: Path, number: int) -> ev.Vetoed:
+    return edit(folder, lambda tx: verdicts.veto(tx, number))
+
+
+def delete(folder: Path) -> None:
+    """Remove a campaign's folder. Raises :class:`BadInput` while an engine runs it or if it holds no campaign."""
+    if not (folder / "campaign.db").exists():
+        raise BadInput(f"{folder} holds no campaign", fix="nothing was deleted")
+    with CampaignLock(folder):
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise StoreError(f"{folder}: cannot be deleted ({error.strerror})") from error

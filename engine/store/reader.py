@@ -1,0 +1,373 @@
+"""Reading a campaign while its engine writes it: one read-only connection, short reads, no scans.
+
+Every method fetches all of its rows before it returns, because an open cursor keeps the engine from
+checkpointing. Any of them raises :class:`StoreError` with one clear line when the file cannot be read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from engine.config import CampaignConfig
+from engine.errors import StoreError
+from engine.problems.solution import Solution
+from engine.records import Baselines, DeviceFacts, Evaluation, Sample, WorkloadResult
+from engine.store import events as ev
+from engine.store import ledger, memories, samples
+from engine.store.database import BUSY_TIMEOUT_MS, is_trouble, store_error, wal_path
+from engine.store.migrations import check_version, latest
+from engine.store.rows import ArchiveRow, CampaignRow, CandidateRow, LedgerTotals, LiveRow, MemoryRow
+from engine.store.summary import Summary
+from engine.store.tx import decode_summary, refold
+
+_CANDIDATE = ", ".join(CandidateRow.__struct_fields__)
+_LIVE = ", ".join(LiveRow.__struct_fields__)
+_ARCHIVE = ", ".join(ArchiveRow.__struct_fields__)
+_solution = msgspec.json.Decoder(Solution).decode
+_evaluation = msgspec.json.Decoder(Evaluation).decode
+_result = msgspec.json.Decoder(WorkloadResult).decode
+
+
+class StoreReader:
+    """A campaign's database, or the folder that holds it. Use from one thread at a time.
+
+    Raises:
+        StoreError: missing, newer, damaged, or not readable by this user.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / "campaign.db" if path.is_dir() else path
+        self._immutable = False
+        self._data_version = -1
+        self._stamp: tuple[int, int] | None = None
+        self._known = latest()
+        self._connection = self._open()
+
+    # Following
+
+    def changed(self) -> bool:
+        """Whether anything was committed since the last call; true the first time. Costs microseconds.
+
+        Raises:
+            StoreError: a newer engine has migrated the file meanwhile.
+        """
+        if self._immutable:
+            return self._changed_file()
+        version = self._one("PRAGMA data_version")[0]
+        if version == self._data_version:
+            return False
+        self._data_version = version
+        check_version(self._connection, self.path, self._known)
+        return True
+
+    def last_seq(self) -> int:
+        return int(self._one("SELECT coalesce(max(seq), 0) FROM events")[0])
+
+    def events(self, after: int, limit: int = 500) -> list[ev.Stored]:
+        """Up to ``limit`` events later than sequence number ``after``, oldest first."""
+        rows = self._all("SELECT seq, at, data FROM events WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit))
+        return [self._stored(row) for row in rows]
+
+    def events_before(self, seq: int | None, limit: int = 500, agent: str | None = None) -> list[ev.Stored]:
+        """The last ``limit`` events earlier than ``seq`` (``None``: up to now), oldest first."""
+        before = seq if seq is not None else 1 << 62
+        if agent is None:
+            rows = self._all(
+                "SELECT seq, at, data FROM events WHERE seq < ? ORDER BY seq DESC LIMIT ?", (before, limit)
+            )
+        else:
+            rows = self._all(
+                """SELECT seq, at, data FROM events WHERE agent = ? AND agent <> '' AND seq < ?
+                   ORDER BY seq DESC LIMIT ?""",
+                (agent, before, limit),
+            )
+        return [self._stored(row) for row in reversed(rows)]
+
+    # The campaign
+
+    def summary(self) -> Summary:
+        """The fold of every committed event: one row."""
+        row = self._row("SELECT summary FROM current")
+        if row is None:
+            return Summary()
+        try:
+            return decode_summary(row[0])
+        except msgspec.MsgspecError:
+            return self.summary_at(self.last_seq())
+
+    def summary_at(self, seq: int) -> Summary:
+        """The summary after event ``seq``: the nearest snapshot and at most 1,000 events."""
+        try:
+            return refold(self._connection, seq)
+        except sqlite3.Error as error:
+            raise store_error(error, self.path) from error
+        except msgspec.MsgspecError as error:
+            raise self._unreadable("an event", error) from error
+
+    def campaign(self) -> CampaignRow:
+        row = self._row(
+            """SELECT name, created_at, problem_name, problem, kernel_type, config, device, device_facts,
+                      seed_solution, baselines FROM campaign"""
+        )
+        if row is None:
+            raise StoreError(f"{self.path}: holds no campaign; creating it was cut short, delete the folder")
+        try:
+            return CampaignRow(
+                name=row[0],
+                created_at=row[1],
+                problem_name=row[2],
+                problem=row[3],
+                kernel_type=row[4],
+                config=msgspec.json.decode(row[5], type=CampaignConfig),
+                device=row[6],
+                device_facts=msgspec.json.decode(row[7], type=DeviceFacts) if row[7] else None,
+                seed_solution=row[8],
+                baselines=msgspec.json.decode(row[9], type=Baselines) if row[9] else None,
+            )
+        except msgspec.MsgspecError as error:
+            raise self._unreadable("the campaign's row", error) from error
+
+    # Candidates
+
+    def candidate(self, number: int) -> CandidateRow | None:
+        row = self._row(f"SELECT {_CANDIDATE} FROM candidates WHERE number = ?", (number,))
+        return _candidate_of(row) if row else None
+
+    def candidates(
+        self,
+        before: int | None = None,
+        limit: int = 100,
+        agent: str | None = None,
+        outcome: str | None = None,
+    ) -> list[CandidateRow]:
+        """Newest first, numbers below ``before``: page on with the last row's number."""
+        where, values = ["number < ?"], [before if before is not None else 1 << 62]
+        return self._candidates(where, values, "DESC", limit, agent, outcome)
+
+    def candidates_after(
+        self, number: int, limit: int = 100, agent: str | None = None, outcome: str | None = None
+    ) -> list[CandidateRow]:
+        """Oldest first, numbers above ``number``."""
+        return self._candidates(["number > ?"], [number], "ASC", limit, agent, outcome)
+
+    def candidate_by_source(self, source_sha: str) -> CandidateRow | None:
+        """The first candidate of exactly this source."""
+        row = self._row(
+            f"SELECT {_CANDIDATE} FROM candidates WHERE source_sha = ? ORDER BY number LIMIT 1", (source_sha,)
+        )
+        return _candidate_of(row) if row else None
+
+    def workloads(self, number: int) -> list[WorkloadResult]:
+        rows = self._all("SELECT data FROM workload_results WHERE candidate = ? ORDER BY ordinal", (number,))
+        return [_result(data) for (data,) in rows]
+
+    def evaluation(self, number: int) -> Evaluation | None:
+        row = self._row("SELECT evaluation FROM candidates WHERE number = ?", (number,))
+        return _evaluation(self.blob(row[0])) if row and row[0] else None
+
+    def solution(self, number: int) -> Solution | None:
+        """A candidate's solution, 0 for the seed; ``None`` if the reply held none."""
+        if number == 0:
+            row = self._row("SELECT seed_solution FROM campaign")
+        else:
+            row = self._row("SELECT solution FROM candidates WHERE number = ?", (number,))
+        return _solution(self.blob(row[0])) if row and row[0] else None
+
+    def prompt(self, number: int) -> str | None:
+        return self._text("prompt", number)
+
+    def reply(self, number: int) -> str | None:
+        return self._text("reply", number)
+
+    def blob(self, sha: str) -> bytes:
+        row = self._row("SELECT data FROM blobs WHERE sha = ?", (sha,))
+        if row is None:
+            raise StoreError(f"{self.path}: blob {sha[:12]} is missing")
+        try:
+            return zlib.decompress(row[0])
+        except zlib.error as error:
+            raise StoreError(f"{self.path}: blob {sha[:12]} is damaged ({error})") from error
+
+    def archive(
+        self, agent: str | None = None, kind: str | None = None, *, include_vetoed: bool = False
+    ) -> list[ArchiveRow]:
+        """Oldest first: the last ``best`` of an agent is its best, the last ``accepted`` its working point."""
+        where, values = _where(agent=agent, kind=kind)
+        if not include_vetoed:
+            where.append("vetoed_at IS NULL")
+        rows = self._all(f"SELECT {_ARCHIVE} FROM archive WHERE {' AND '.join(where)} ORDER BY id", values)
+        return [ArchiveRow(**dict(zip(ArchiveRow.__struct_fields__, row, strict=True))) for row in rows]
+
+    # Memory, money, what happens now
+
+    def memory(
+        self,
+        kind: str | None = None,
+        kernel_type: str | None = None,
+        include_expired: bool = False,
+        limit: int = 1000,
+    ) -> list[MemoryRow]:
+        """Wins and traps, newest first."""
+        try:
+            return memories.select(
+                self._connection, kind, kernel_type, include_expired=include_expired, limit=limit
+            )
+        except sqlite3.Error as error:
+            raise store_error(error, self.path) from error
+
+    def memory_entry(self, identity: int) -> MemoryRow | None:
+        row = self._row(f"SELECT {memories.COLUMNS} FROM memory WHERE id = ?", (identity,))
+        return memories.row_of(row) if row else None
+
+    def ledger_totals(self) -> LedgerTotals:
+        try:
+            return ledger.totals(self._connection)
+        except sqlite3.Error as error:
+            raise store_error(error, self.path) from error
+
+    def memo(self, agent: str) -> dict[str, Any]:
+        rows = self._all("SELECT key, value FROM agent_memo WHERE agent = ?", (agent,))
+        return {key: json.loads(value) for key, value in rows}
+
+    def live(self) -> list[LiveRow]:
+        rows = self._all(f"SELECT {_LIVE} FROM live ORDER BY agent")
+        return [LiveRow(**dict(zip(LiveRow.__struct_fields__, row, strict=True))) for row in rows]
+
+    def samples(self, after: float = 0.0, device: str | None = None, limit: int = 600) -> list[Sample]:
+        """The newest ``limit`` samples a device later than ``after`` (Unix seconds), oldest first."""
+        try:
+            return samples.select(self._connection, after, device, limit)
+        except sqlite3.Error as error:
+            raise store_error(error, self.path) from error
+
+    def answer(self, command: str) -> tuple[bool, str, int] | None:
+        """(ok, text, seq) of an answered command by its id."""
+        row = self._row("SELECT ok, text, seq FROM commands WHERE id = ?", (command,))
+        return (bool(row[0]), row[1], row[2]) if row else None
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> StoreReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Connection
+
+    def _open(self) -> sqlite3.Connection:
+        if not self.path.is_file():
+            raise StoreError(f"{self.path}: there is no campaign database")
+        try:
+            connection = self._connect("mode=ro")
+        except sqlite3.Error as error:
+            if not self._may_be_immutable(error):
+                raise store_error(error, self.path) from error
+            try:
+                connection = self._connect("mode=ro&immutable=1")
+            except sqlite3.Error as second:
+                raise store_error(second, self.path) from second
+            self._immutable = True
+        return connection
+
+    def _connect(self, options: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{self.path.resolve().as_uri()}?{options}",
+            uri=True,
+            timeout=BUSY_TIMEOUT_MS / 1000,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            if check_version(connection, self.path, self._known) < self._known:
+                raise StoreError(
+                    f"{self.path}: was written by an older KernelArc; `kernelarc resume {self.path.parent.name}` "
+                    "brings it up to date"
+                    if check_version(connection, self.path, self._known)
+                    else f"{self.path}: is empty; creating it was cut short, delete the folder"
+                )
+        except (sqlite3.Error, StoreError):
+            connection.close()
+            raise
+        return connection
+
+    def _may_be_immutable(self, error: sqlite3.Error) -> bool:
+        """A closed database in a folder where we may not make a ``-shm``. With a ``-wal`` it would be a lie."""
+        wal = wal_path(self.path)
+        left_over = wal.exists() and wal.stat().st_size > 0
+        return is_trouble(error) and not left_over and os.access(self.path, os.R_OK)
+
+    def _changed_file(self) -> bool:
+        """In immutable mode nothing is followed; when an engine comes, start over with a real connection."""
+        info = self.path.stat()
+        stamp = (info.st_mtime_ns, info.st_size)
+        if stamp == self._stamp and not wal_path(self.path).exists():
+            return False
+        first = self._stamp is None
+        self._stamp = stamp
+        if not first:
+            self._connection.close()
+            self._immutable = False
+            self._connection = self._open()
+        return True
+
+    def _all(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        try:
+            return self._connection.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise store_error(error, self.path) from error
+
+    def _row(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        rows = self._all(sql, values)
+        return rows[0] if rows else None
+
+    def _one(self, sql: str) -> Any:
+        return self._all(sql)[0]
+
+    def _stored(self, row: tuple[int, float, str]) -> ev.Stored:
+        try:
+            return ev.Stored(row[0], row[1], ev.decode(row[2]))
+        except msgspec.MsgspecError as error:
+            raise self._unreadable(f"event {row[0]}", error) from error
+
+    def _text(self, column: str, number: int) -> str | None:
+        row = self._row(f"SELECT {column} FROM candidates WHERE number = ?", (number,))
+        return self.blob(row[0]).decode(errors="replace") if row and row[0] else None
+
+    def _candidates(
+        self, where: list[str], values: list[Any], order: str, limit: int, agent: str | None, outcome: str | None
+    ) -> list[CandidateRow]:
+        more, more_values = _where(agent=agent, outcome=outcome)
+        condition = " AND ".join([*where, *more])
+        rows = self._all(
+            f"SELECT {_CANDIDATE} FROM candidates WHERE {condition} ORDER BY number {order} LIMIT ?",
+            (*values, *more_values, limit),
+        )
+        return [_candidate_of(row) for row in rows]
+
+    def _unreadable(self, what: str, error: msgspec.MsgspecError) -> StoreError:
+        return StoreError(f"{self.path}: {what} cannot be read ({error}); a newer KernelArc may have written it")
+
+
+def _candidate_of(row: tuple[Any, ...]) -> CandidateRow:
+    fields = dict(zip(CandidateRow.__struct_fields__, row, strict=True))
+    fields["parameters"] = json.loads(fields["parameters"])
+    return CandidateRow(**fields)
+
+
+def _where(**columns: str | None) -> tuple[list[str], list[Any]]:
+    given = {name: value for name, value in columns.items() if value is not None}
+    return ["1", *(f"{name} = ?" for name in given)], list(given.values())
