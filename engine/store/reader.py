@@ -92,6 +92,36 @@ class StoreReader:
             )
         return [self._stored(row) for row in reversed(rows)]
 
+    def event_seqs(
+        self,
+        after: int,
+        upto: int,
+        *,
+        kinds: Sequence[str] = (),
+        agent: str = "",
+        outcome: str = "",
+        text: str = "",
+    ) -> list[int]:
+        """Sequence numbers in ``(after, upto]`` of events that match, oldest first; empty fields match all.
+
+        Looks at every event of the range: callers index a long log in chunks. ``text`` is found in any field,
+        in upper or lower case.
+        """
+        where, values = _where(agent=agent or None)
+        where += ["seq > ?", "seq <= ?"]
+        values += [after, upto]
+        if kinds:
+            where.append(f"json_extract(data, '$.kind') IN ({', '.join('?' * len(kinds))})")
+            values += kinds
+        if outcome:
+            where.append("json_extract(data, '$.outcome') = ?")
+            values.append(outcome)
+        if text:
+            where.append("instr(lower(data), ?) > 0")
+            values.append(text.lower())
+        sql = f"SELECT seq FROM events WHERE {' AND '.join(where)} ORDER BY seq"
+        return [seq for (seq,) in self._all(sql, values)]
+
     # The campaign
 
     def summary(self) -> Summary:
@@ -158,6 +188,11 @@ class StoreReader:
     ) -> list[CandidateRow]:
         """Oldest first, numbers above ``number``."""
         return self._candidates(["number > ?"], [number], "ASC", limit, agent, outcome)
+
+    def points(self, after: int = 0) -> list[tuple[int, str, str, float | None]]:
+        """(number, agent, outcome, latency_ms) of candidates above ``after``, oldest first: for plots."""
+        sql = "SELECT number, agent, outcome, latency_ms FROM candidates WHERE number > ? ORDER BY number"
+        return self._all(sql, (after,))
 
     def candidate_by_source(self, source_sha: str) -> CandidateRow | None:
         """The first candidate of exactly this source."""
