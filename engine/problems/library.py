@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -19,11 +20,12 @@ class ProblemEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     path: str
-    source: str  # bundled | user
+    origin: str  # bundled | user
     definition: str = ""
     op_type: str | None = None
     description: str = ""
     workloads: int = 0
+    dtypes: str = ""  # of inputs and outputs, most common first
     error: str = ""
 
 
@@ -49,7 +51,7 @@ def problem_folders() -> list[tuple[str, Path]]:
 
 def list_problems() -> list[ProblemEntry]:
     """Every library problem, by name; a broken one is listed with its error."""
-    return [_entry(source, folder) for source, folder in problem_folders()]
+    return [_entry(origin, folder) for origin, folder in problem_folders()]
 
 
 def find_problem(ref: str) -> Problem:
@@ -76,18 +78,21 @@ def find_problem(ref: str) -> Problem:
     raise BadInput(f"no problem named {ref!r}", fix=fix)
 
 
-def _entry(source: str, folder: Path) -> ProblemEntry:
+def _entry(origin: str, folder: Path) -> ProblemEntry:
     reading = read_problem(folder)
     if reading.problem is None:
         error = reading.errors[0].message
-        return ProblemEntry(name=folder.name, path=str(folder), source=source, error=error)
+        return ProblemEntry(name=folder.name, path=str(folder), origin=origin, error=error)
     definition = reading.problem.definition
+    specs = (*definition.inputs.values(), *definition.outputs.values())
+    dtypes = Counter(spec.dtype for spec in specs if spec.shape is not None)
     return ProblemEntry(
         name=folder.name,
         path=str(folder),
-        source=source,
+        origin=origin,
         definition=definition.name,
         op_type=definition.op_type,
         description=" ".join((definition.description or "").split()),
         workloads=len(reading.problem.workloads),
+        dtypes=" ".join(dtype for dtype, _ in dtypes.most_common()),
     )

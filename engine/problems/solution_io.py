@@ -197,23 +197,29 @@ def _from_python(file: Path, problem: Problem | None) -> Solution:
 
 
 def _from_cpp(file: Path, problem: Problem | None) -> Solution:
-    source = _bare_source(file)
+    return solution_from_cpp(_bare_source(file), problem, name=_bare_name(file), author="user", path=file.name)
+
+
+def solution_from_cpp(
+    source: str, problem: Problem | None, *, name: str, author: str = "kernelarc", path: str = "kernel.cu"
+) -> Solution:
+    """A one-file C++ or CUDA solution: its entry is the bound function (``run`` of several), its style the arity."""
     bound = re.findall(r"\bdef\s*\(\s*\"(\w+)\"", source)
     entry = "run" if "run" in bound or not bound else bound[0]
     count = _cpp_parameters(source, entry)
     returns = problem is not None and count == len(problem.definition.inputs)
     spec = SolutionSpec(
         languages=["cuda_cpp"],
-        entry_point=f"{file.name}::{entry}",
+        entry_point=f"{path}::{entry}",
         destination_passing_style=not returns,
         binding="torch",
     )
     return Solution(
-        name=_bare_name(file),
+        name=name,
         definition=problem.name if problem else "",
-        author="user",
+        author=author,
         spec=spec,
-        sources=[SourceFile(path=file.name, content=source)],
+        sources=[SourceFile(path=path, content=source)],
     )
 
 
