@@ -203,7 +203,7 @@ def _from_cpp(file: Path, problem: Problem | None) -> Solution:
 def solution_from_cpp(
     source: str, problem: Problem | None, *, name: str, author: str = "kernelarc", path: str = "kernel.cu"
 ) -> Solution:
-    """A one-file C++ or CUDA solution: its entry is the bound function (``run`` of several), its style the arity."""
+    """A one-file C++ or CUDA solution: the entry is the bound function (``run`` of several)."""
     bound = re.findall(r"\bdef\s*\(\s*\"(\w+)\"", source)
     entry = "run" if "run" in bound or not bound else bound[0]
     count = _cpp_parameters(source, entry)
