@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import msgspec
@@ -13,17 +14,31 @@ from engine.store.lock import engine_alive
 from engine.store.reader import StoreReader
 from engine.store.summary import Summary
 
-__all__ = ["CampaignEntry", "campaign_state", "engine_alive", "list_campaigns", "resolve_campaign"]
+__all__ = ["CampaignEntry", "campaign_state", "engine_alive", "list_campaigns", "resolve_campaign", "running_s"]
 
 
 class CampaignEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``kernelarc ls``. ``problem`` says why a campaign cannot be read; its summary is then empty."""
+    """One line of ``kernelarc ls``. ``problem_note`` says why a campaign cannot be read; the rest is empty."""
 
     name: str
-    folder: Path
-    state: CampaignState | None
-    summary: Summary
+    folder: str
+    state: str = "unreadable"
+    stop_reason: str | None = None
     problem: str = ""
+    kernel_type: str = ""
+    device: str = ""
+    device_name: str = ""
+    config: str = ""
+    agents: int = 0
+    created_at: float = 0.0  # Unix seconds
+    updated_at: float = 0.0
+    elapsed_s: float = 0.0
+    candidates: int = 0
+    budget: int | None = None
+    best_ms: float | None = None
+    speedup: float | None = None
+    cost_usd: float = 0.0
+    problem_note: str = ""
 
 
 def list_campaigns(root: Path | None = None) -> list[CampaignEntry]:
@@ -36,7 +51,7 @@ def list_campaigns(root: Path | None = None) -> list[CampaignEntry]:
     except OSError as error:
         raise StoreError(f"{folder}: cannot be listed ({error.strerror})") from error
     entries = [_entry(child) for child in folders]
-    return sorted(entries, key=lambda entry: (_age_key(entry), entry.name), reverse=True)
+    return sorted(entries, key=lambda entry: (entry.created_at, entry.name), reverse=True)
 
 
 def resolve_campaign(name: str | None = None) -> Path:
@@ -51,7 +66,7 @@ def resolve_campaign(name: str | None = None) -> Path:
             raise BadInput(
                 "there is no campaign yet", fix="start one with `kernelarc demo` or `kernelarc run PROBLEM`"
             )
-        return next((entry for entry in entries if not entry.problem), entries[0]).folder
+        return Path(next((entry for entry in entries if not entry.problem_note), entries[0]).folder)
     folder = paths.campaign_dir(name)
     if "/" not in name and name not in ("", ".", "..") and _has_campaign(folder):
         return folder
@@ -67,6 +82,11 @@ def campaign_state(folder: Path, summary: Summary) -> CampaignState:
     return CampaignState.INTERRUPTED if going and not engine_alive(folder) else summary.state
 
 
+def running_s(folder: Path, summary: Summary) -> float:
+    """Running time so far. An interrupted campaign's clock stopped with its last event."""
+    return summary.elapsed_s(time.time() if engine_alive(folder) else summary.last_at)
+
+
 def _has_campaign(folder: Path) -> bool:
     try:
         return (folder / "campaign.db").exists()
@@ -79,17 +99,39 @@ def _entry(folder: Path) -> CampaignEntry:
         with StoreReader(folder) as reader:
             summary = reader.summary()
     except StoreError as error:
+        changed = _changed_at(folder)
         return CampaignEntry(
-            name=folder.name, folder=folder, state=None, summary=Summary(name=folder.name), problem=error.message
+            name=folder.name,
+            folder=str(folder),
+            created_at=changed,
+            updated_at=changed,
+            problem_note=error.message.removeprefix(f"{folder / 'campaign.db'}: "),
         )
-    return CampaignEntry(name=folder.name, folder=folder, state=campaign_state(folder, summary), summary=summary)
+    return CampaignEntry(
+        name=folder.name,
+        folder=str(folder),
+        state=campaign_state(folder, summary).value,
+        stop_reason=summary.stop_reason.value if summary.stop_reason else None,
+        problem=summary.problem,
+        kernel_type=summary.kernel_type,
+        device=summary.device,
+        device_name=summary.device_name,
+        config=summary.config,
+        agents=len(summary.agents),
+        created_at=summary.created_at,
+        updated_at=summary.last_at,
+        elapsed_s=running_s(folder, summary),
+        candidates=summary.candidates,
+        budget=summary.budget,
+        best_ms=summary.best_ms,
+        speedup=summary.best_speedup,
+        cost_usd=summary.cost_usd,
+    )
 
 
-def _age_key(entry: CampaignEntry) -> float:
-    if entry.summary.created_at:
-        return entry.summary.created_at
+def _changed_at(folder: Path) -> float:
     try:
-        return (entry.folder / "campaign.db").stat().st_mtime
+        return (folder / "campaign.db").stat().st_mtime
     except OSError:
         return 0.0
 

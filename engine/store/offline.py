@@ -17,6 +17,7 @@ from engine.store.create import open_database
 from engine.store.database import store_error
 from engine.store.lock import CampaignLock
 from engine.store.tx import Tx, transaction
+from engine.text import clean
 
 T = TypeVar("T")
 
@@ -43,23 +44,33 @@ def edit(folder: Path, change: Callable[[Tx], T]) -> T:
     return result
 
 
-def pin(folder: Path, identity: int, pinned: bool = True) -> None:
-    edit(folder, lambda tx: memories.pin(tx, identity, pinned))
+def edit_memory(folder: Path, verb: str, identity: int, text: str = "") -> str:
+    """Carry out ``memory.pin``, ``memory.unpin``, ``memory.expire`` or ``memory.note``; returns one line."""
 
+    def change(tx: Tx) -> str:
+        if verb == "memory.pin":
+            memories.pin(tx, identity, True)
+            return f"memory entry {identity} is pinned"
+        if verb == "memory.unpin":
+            memories.pin(tx, identity, False)
+            return f"memory entry {identity} is no longer pinned"
+        if verb == "memory.expire":
+            done = memories.expire(tx, identity, text or "user", by="user")
+            return f"memory entry {identity} {'is' if done else 'was already'} expired"
+        if verb == "memory.note":
+            memories.note(tx, identity, clean(text, memories.NOTE_LIMIT))
+            return f"memory entry {identity} {'has a note' if text else 'has no note'}"
+        raise BadInput(f"{verb} cannot be done without an engine")
 
-def expire(folder: Path, identity: int) -> bool:
-    return edit(folder, lambda tx: memories.expire(tx, identity, "user", by="user"))
-
-
-def note(folder: Path, identity: int, text: str) -> None:
-    edit(folder, lambda tx: memories.note(tx, identity, text))
+    return edit(folder, change)
 
 
 def veto(folder: Path, number: int) -> ev.Vetoed:
+    """Take a KEEP back. Raises :class:`BadInput` if it is none, or was vetoed before."""
     return edit(folder, lambda tx: verdicts.veto(tx, number))
 
 
-def delete(folder: Path) -> None:
+def delete_campaign(folder: Path) -> None:
     """Remove a campaign's folder. Raises :class:`BadInput` while an engine runs it or if it holds no campaign."""
     if not (folder / "campaign.db").exists():
         raise BadInput(f"{folder} holds no campaign", fix="nothing was deleted")
