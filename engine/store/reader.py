@@ -194,6 +194,11 @@ class StoreReader:
         sql = "SELECT number, agent, outcome, latency_ms FROM candidates WHERE number > ? ORDER BY number"
         return self._all(sql, (after,))
 
+    def reasons(self) -> dict[str, int]:
+        """How often candidates ended with each reason code. Reads every candidate: for reports only."""
+        sql = "SELECT reason, count(*) FROM candidates WHERE outcome IN ('REVERT', 'REJECT') GROUP BY reason"
+        return {reason: count for reason, count in self._all(sql) if reason}
+
     def candidate_by_source(self, source_sha: str) -> CandidateRow | None:
         """The first candidate of exactly this source."""
         row = self._row(

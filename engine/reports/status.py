@@ -1,0 +1,169 @@
+"""A campaign's state as one JSON document and as one screen of plain text."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from engine.records import AgentState, CampaignState, Outcome
+from engine.store.campaigns import campaign_state, engine_alive, running_s
+from engine.store.reader import StoreReader
+from engine.store.rows import LiveRow
+from engine.store.summary import AgentSummary, Summary
+
+WIDTH = 79
+_OUTCOMES = (Outcome.REJECT, Outcome.KEEP, Outcome.ACCEPT, Outcome.REVERT)
+_LETTERS = {"KEEP": "K", "ACCEPT": "A", "REVERT": "R", "REJECT": "x"}
+
+
+def status_json(reader: StoreReader, folder: Path) -> dict[str, Any]:
+    """The documented ``status --json`` object. Numbers that are not known yet are ``null``."""
+    summary = reader.summary()
+    live = {row.agent: row for row in reader.live()}
+    state = campaign_state(folder, summary)
+    alive = engine_alive(folder)
+    return {
+        "campaign": summary.name or folder.name,
+        "state": "running" if state is CampaignState.STARTING else state.value,
+        "stop_reason": summary.stop_reason.value if summary.stop_reason else None,
+        "problem": summary.problem,
+        "device": summary.device,
+        "config": summary.config,
+        "elapsed_s": round(running_s(folder, summary), 3),
+        "candidates": summary.candidates,
+        "budget": summary.budget,
+        "outcomes": {outcome.value: summary.outcomes.get(outcome.value, 0) for outcome in _OUTCOMES},
+        "errors": summary.errors,
+        "reference_ms": summary.reference_ms,
+        "seed_ms": summary.seed_ms,
+        "best_ms": summary.best_ms,
+        "speedup": summary.best_speedup,
+        "seed_speedup": seed_speedup(summary),
+        "sol_score": summary.sol_score,
+        "sol_basis": sol_basis(summary),
+        "cost_usd": round(summary.cost_usd, 6),
+        "tokens": summary.tokens,
+        "agents": [
+            {
+                "name": name,
+                "strategy": agent.strategy,
+                "model": agent.model,
+                "state": agent_state(agent, live.get(name), state, alive),
+                "candidates": agent.candidates,
+                "best_ms": agent.best_ms,
+                "r": agent.r,
+                "mode": agent.mode.value,
+            }
+            for name, agent in summary.agents.items()
+        ],
+        "wins": summary.wins,
+        "traps": summary.traps,
+    }
+
+
+def status_text(reader: StoreReader, folder: Path, now: float | None = None) -> str:
+    """At most 79 columns and about 20 lines, no colour, no control characters."""
+    now = time.time() if now is None else now
+    summary = reader.summary()
+    live = {row.agent: row for row in reader.live()}
+    state = campaign_state(folder, summary)
+    lines = [*_head(summary, state, running_s(folder, summary), folder.name), ""]
+    lines.append("agent  strategy             state                    best     used  r   mode")
+    alive = engine_alive(folder)
+    lines += [
+        _agent_line(name, agent, live.get(name), state, alive, now) for name, agent in summary.agents.items()
+    ]
+    recent = reader.candidates(limit=5)
+    if recent:
+        lines += ["", "last candidates"]
+        for row in recent:
+            latency = f"{row.latency_ms:.4f} ms" if row.latency_ms is not None else ""
+            change = f"{(math.exp(-row.log_ratio) - 1) * 100:+.1f} %" if row.log_ratio is not None else ""
+            why = ": ".join(part for part in (row.reason, row.detail) if part)
+            text = f"{_clock(row.at)} {row.agent} #{row.number} {_LETTERS[row.outcome]} {row.outcome.lower():<6}"
+            lines.append(f" {text} {latency:>11} {change:>8}  {why}")
+    notes = [note for note in summary.attention if note.level != "info"]
+    lines += ["", *(f"! {note.text}" for note in notes[-3:])] if notes else []
+    hint = _next_step(state, folder.name)
+    lines += ["", hint] if hint else []
+    return "\n".join(line[:WIDTH].rstrip() for line in lines)
+
+
+def agent_state(agent: AgentSummary, live: LiveRow | None, state: CampaignState, alive: bool) -> str:
+    """What an agent does now: decisions (stopped, paused) before what its live row last said."""
+    if agent.stopped is not None or state in (CampaignState.STOPPED, CampaignState.FINISHED):
+        return AgentState.STOPPED.value
+    if not alive:
+        return CampaignState.INTERRUPTED.value
+    if agent.paused:
+        return (AgentState.PAUSED if agent.paused.startswith("user") else AgentState.BROKEN).value
+    return live.state if live else AgentState.STARTING.value
+
+
+def seed_speedup(summary: Summary) -> float | None:
+    """Best against the seed: (reference / best) / (reference / seed), both paired."""
+    if summary.best_speedup is None or not summary.seed_speedup:
+        return None
+    return summary.best_speedup / summary.seed_speedup
+
+
+def sol_basis(summary: Summary) -> dict[str, str] | None:
+    """What the score stands on; only said where there is a score."""
+    if summary.sol_score is None or summary.sol_bound is None or summary.sol_baseline is None:
+        return None
+    return {"bound": summary.sol_bound, "baseline": summary.sol_baseline}
+
+
+def duration(seconds: float) -> str:
+    """``hh:mm:ss``."""
+    whole = int(seconds)
+    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def _head(summary: Summary, state: CampaignState, elapsed_s: float, name: str) -> list[str]:
+    budget = f"/{summary.budget}" if summary.budget is not None else ""
+    cap = f" of {summary.max_cost_usd:.0f}" if summary.max_cost_usd is not None else ""
+    money = "" if not summary.cost_usd and not summary.tokens else f"  ${summary.cost_usd:.2f}{cap}"
+    why = f" ({summary.stop_reason.value})" if summary.stop_reason else ""
+    device = summary.device_name or summary.device
+    lines = [
+        f"{name}: {summary.problem} · {device}",
+        f"{state.value}{why}  {duration(elapsed_s)}  {summary.candidates}{budget} candidates{money}",
+    ]
+    if summary.best_ms is None:
+        lines.append("the reference and the seed are being measured")
+    else:
+        speedup = f"  {summary.best_speedup:.2f}x reference" if summary.best_speedup else ""
+        share = f"  {summary.roofline_ms / summary.best_ms:.0%} of bound" if summary.roofline_ms else ""
+        owner = f"  {summary.best_agent} #{summary.best}" if summary.best else "  the seed"
+        lines.append(f"best {summary.best_ms:.4f} ms{speedup}{share}{owner}")
+    counts = "  ".join(f"{o.value.lower()} {summary.outcomes.get(o.value, 0)}" for o in _OUTCOMES)
+    lines.append(f"{counts}  errors {summary.errors}  ·  {summary.wins} wins  {summary.traps} traps")
+    return lines
+
+
+def _agent_line(
+    name: str, agent: AgentSummary, live: LiveRow | None, state: CampaignState, alive: bool, now: float
+) -> str:
+    doing = agent_state(agent, live, state, alive)
+    if live is not None and doing == live.state and alive:
+        doing = f"{doing} {max(0.0, now - live.since):.0f} s"
+    elif agent.stopped is not None:
+        doing = f"{doing}: {agent.stopped.value}"
+    best = f"{agent.best_ms:.4f}" if agent.best_ms is not None else "-"
+    used = f"{agent.candidates}/{agent.budget}" if agent.budget is not None else str(agent.candidates)
+    return f"{name:<6} {agent.strategy:<20.20} {doing:<20.20} {best:>8} {used:>8}  {agent.r:<3} {agent.mode.value}"
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M", time.localtime(at))
+
+
+def _next_step(state: CampaignState, name: str) -> str:
+    if state is CampaignState.INTERRUPTED:
+        return f"the engine is gone: `kernelarc resume {name}` continues from the store"
+    if state in (CampaignState.STOPPED, CampaignState.FINISHED):
+        return f"`kernelarc report {name}` · `kernelarc export {name}`"
+    return ""
