@@ -1,0 +1,114 @@
+"""The bench behind :class:`engine.bench.api.Bench`: sessions are rebuilt on demand, devices are given back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+
+import msgspec
+
+from engine.bench.api import EvaluationPlan, PhaseSink
+from engine.bench.device_lock import DeviceLock
+from engine.bench.evaluation import Rival, Trial
+from engine.bench.machine import cpu_facts
+from engine.bench.session import Session
+from engine.errors import Fault
+from engine.problems.model import Problem
+from engine.problems.solution import Solution, python_solution
+from engine.records import Baselines, DeviceFacts, Evaluation
+
+
+def reference_solution(problem: Problem) -> Solution:
+    """The problem's own reference as a solution: it is timed in the same kind of process as a candidate."""
+    return python_solution(
+        problem.definition.reference, definition=problem.name, name="reference", path="reference.py"
+    )
+
+
+class ProcessBench:
+    """One problem on one device. Nothing is started before the first call."""
+
+    def __init__(self, problem: Problem, device: str, scratch: Path, *, owner: str = "") -> None:
+        self.problem, self.scratch, self.owner = problem, scratch, owner
+        self.device: DeviceFacts = cpu_facts()
+        self.lock = DeviceLock(self.device.uuid)
+        self._name = device
+        self._session: Session | None = None
+        self._one = asyncio.Lock()
+
+    async def _live(self) -> Session:
+        if self._session is None:
+            self._session = Session(self.problem, self._name, self.scratch)
+        await self._session.open()
+        return self._session
+
+    async def evaluate(
+        self,
+        solution: Solution,
+        plan: EvaluationPlan,
+        incumbent: Solution | None = None,
+        on_phase: PhaseSink | None = None,
+    ) -> Evaluation:
+        rivals = []
+        if incumbent is not None:
+            rivals.append(Rival("incumbent", incumbent))
+        if incumbent is None or plan.against_reference:
+            rivals.append(Rival("reference", reference_solution(self.problem)))
+        async with self._one:
+            try:
+                session = await self._live()
+            except Fault as fault:
+                return Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail)
+            return await Trial(session, self.lock, solution, plan, rivals, on_phase).run()
+
+    async def measure_baselines(self, seed: Solution, on_phase: PhaseSink | None = None) -> Baselines:
+        """Raises :class:`Fault` if the seed is wrong or cannot run."""
+        plan = EvaluationPlan(against_reference=True)
+        evaluation = await self.evaluate(seed, plan, None, on_phase)
+        if evaluation.verdict != "PASS" or evaluation.latency_ms is None or evaluation.geomean_speedup is None:
+            raise Fault(
+                evaluation.reason if evaluation.verdict == "ERROR" else "fault.seed",
+                f"the starting solution does not pass: {evaluation.reason} {evaluation.detail}",
+            )
+        return Baselines(
+            reference_ms=evaluation.latency_ms * evaluation.geomean_speedup,
+            seed_ms=evaluation.latency_ms,
+            seed_speedup=evaluation.geomean_speedup,
+            noise=0.0,
+            workloads=evaluation.workloads,
+            timer=evaluation.timer,
+            notes=evaluation.notes,
+        )
+
+    async def suspend(self) -> None:
+        async with self._one:
+            if self._session is not None:
+                await self._session.close()
+                self._session = None
+
+    async def close(self) -> None:
+        await self.suspend()
+
+
+async def evaluate_many(
+    problem: Problem,
+    solutions: Sequence[Solution],
+    device: str,
+    plan: EvaluationPlan,
+    evidence_dir: Path | None = None,
+) -> AsyncIterator[Evaluation]:
+    """Each solution against the reference, in order, in one warm session."""
+    scratch = Path(mkdtemp(prefix="kernelarc-"))
+    bench = ProcessBench(problem, device, scratch)
+    try:
+        for solution in solutions:
+            evaluation = await bench.evaluate(solution, msgspec.structs.replace(plan, against_reference=True))
+            yield evaluation
+    finally:
+        await bench.close()
+        with contextlib.suppress(OSError):
+            shutil.rmtree(scratch)

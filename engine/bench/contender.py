@@ -1,0 +1,116 @@
+"""One side of a comparison: a solution, the live process that runs it, and blocks of calls on it."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from engine.bench import judge_wire as jw
+from engine.bench import wire
+from engine.bench.plan_calls import AFTER_TIMEOUT_S, FIRST_CALL_S, block_timeout_s, calls_of
+from engine.bench.processes import Child
+from engine.bench.reasons import reason_of
+from engine.bench.session import Session
+from engine.errors import Fault
+from engine.problems.solution import Solution
+
+
+class Failure(Exception):
+    """What the candidate did wrong: a stable reason code and a text for a person (not yet cleaned)."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason)
+        self.reason, self.detail = reason, detail
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One block of calls: the child's claims and the keeper's own clock, nanoseconds."""
+
+    workload: int
+    claimed_ns: list[int]
+    wall_ns: int
+
+    @property
+    def mean_ms(self) -> float:
+        """Per call. The mean, not the median: work moved between the calls of a block must not vanish."""
+        return max(sum(self.claimed_ns), 1) / len(self.claimed_ns) / 1e6
+
+
+class Contender:
+    """``role`` is ``candidate``, ``incumbent``, ``reference`` or ``noop``; its number is its arena's."""
+
+    def __init__(self, session: Session, solution: Solution, role: str, number: int) -> None:
+        self.session, self.solution, self.role, self.number = session, solution, role, number
+        self.child: Child | None = None
+        self.call_s: dict[int, float] = {}  # what one call took last time, by workload
+        self.start_s = 0.0
+        self.output = b""
+        self._warm: set[int] = set()
+        self._timeouts = 0
+        self._cores: list[int] = session.cores.work
+
+    async def start(self) -> None:
+        """A fresh process with the solution imported. Raises :class:`Failure` or :class:`Fault`."""
+        if self.child is not None and self.child.alive:
+            return
+        begin = time.monotonic()
+        side = await self.session.side(self.number)
+        self.child = await self.session.spawn(side)
+        self._warm.clear()
+        try:
+            await self._ask(self.session.load_of(self.solution, self._first_call_s), self._first_call_s)
+            if self._cores != self.session.cores.work:
+                await self._ask(wire.Affinity(cores=self._cores), 5.0)
+        finally:
+            self.start_s += time.monotonic() - begin
+
+    @property
+    def _first_call_s(self) -> float:
+        return AFTER_TIMEOUT_S if self._timeouts else FIRST_CALL_S
+
+    async def _ask(self, record: wire.ToKeeper, timeout_s: float) -> wire.Report:
+        assert self.child is not None
+        report = await self.child.ask(record, timeout_s)
+        self.output = bytes(self.child.output.kept)
+        reason, detail = reason_of(report)
+        if reason:
+            if reason == "resource.timeout":
+                self._timeouts += 1
+            raise Failure(reason, detail)
+        return report
+
+    async def pin(self, cores: list[int]) -> None:
+        self._cores = cores
+        if self.child is not None and self.child.alive:
+            await self._ask(wire.Affinity(cores=cores), 5.0)
+
+    async def run(self, workload: int, inputs: list[jw.Inputs], style: int) -> Block:
+        """Fill, then one measured window. Raises :class:`Failure` (the candidate) or :class:`Fault` (the judge)."""
+        await self.start()
+        first = workload not in self._warm
+        call_s = self.call_s.get(workload, 0.0)
+        timeout_s = self._first_call_s if first else block_timeout_s(len(inputs), call_s)
+        filled = await self.session.judge.fill(self.number, workload, inputs, FIRST_CALL_S)
+        if filled.reason:
+            raise Fault(filled.reason, filled.detail)
+        record = wire.Run(workload=workload, calls=calls_of(inputs, filled, style), timeout_s=timeout_s)
+        report = await self._ask(record, timeout_s)
+        if len(report.rows) != len(inputs):
+            raise Failure("hack.forged-report", "the number of calls reported is not the number asked for")
+        self._warm.add(workload)
+        claimed = [nanoseconds for _, nanoseconds in report.rows]
+        self.call_s[workload] = report.wall_ns / len(inputs) / 1e9
+        return Block(workload, claimed, report.wall_ns)
+
+    async def check(self, workload: int, inputs: list[jw.Inputs]) -> list[jw.Finding]:
+        """The judge's findings for calls of the last block. Raises :class:`Fault`."""
+        checked = await self.session.judge.check(self.number, workload, inputs, FIRST_CALL_S)
+        if checked.reason:
+            raise Fault(checked.reason, checked.detail)
+        return checked.findings
+
+    async def close(self) -> None:
+        if self.child is not None:
+            await self.child.close()
+            self.child = None

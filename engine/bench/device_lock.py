@@ -1,0 +1,84 @@
+"""Exclusive use of a device, against other campaigns and other users of the box; dies with the process.
+
+One file per device in :func:`engine.paths.lock_dir`, mode 0666 in a sticky folder, never a symlink, never inherited
+by a child. Held only around timed regions (and, on CUDA, whatever else occupies the GPU).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from engine.errors import Fault
+from engine.paths import lock_dir
+
+_POLL_S = 0.02
+_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+class Held(msgspec.Struct):
+    """One use of a device: monotonic times in seconds, comparable between processes of one boot."""
+
+    device: str
+    asked: float
+    acquired: float
+    released: float | None = None
+
+
+class DeviceLock:
+    """``async with lock.held() as held`` — waits without blocking the loop. ``trace`` keeps every use."""
+
+    def __init__(self, uuid: str, *, folder: Path | None = None) -> None:
+        self.uuid = uuid
+        self.path = (folder or lock_dir()) / f"{_NAME.sub('_', uuid)}.lock"
+        self.trace: list[Held] = []
+        # flock is per open file: two tasks of this process must not share one.
+        self._local = asyncio.Lock()
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(self.path, flags, 0o666)
+        except PermissionError:
+            # protected_regular forbids O_CREAT on another user's file in a sticky folder.
+            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise Fault("fault.device-lock", f"{self.path}: {error.strerror}") from None
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            os.close(fd)
+            raise Fault("fault.device-lock", f"{self.path} is not a regular file")
+        if info.st_uid == os.getuid():
+            os.fchmod(fd, 0o666)  # the umask must not lock other users out
+        return fd
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[Held]:
+        """Raises :class:`Fault` ``fault.device-lock`` if the lock file cannot be used."""
+        asked = time.monotonic()
+        async with self._local:
+            fd = self._open()
+            try:
+                while True:
+                    try:
+                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    except BlockingIOError:
+                        await asyncio.sleep(_POLL_S)
+                use = Held(device=self.uuid, asked=asked, acquired=time.monotonic())
+                self.trace.append(use)
+                try:
+                    yield use
+                finally:
+                    use.released = time.monotonic()
+            finally:
+                os.close(fd)

@@ -1,0 +1,138 @@
+"""One evaluation: start → compile → correctness → wait for the device → timing → verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from engine.bench.api import EvaluationPlan, PhaseSink
+from engine.bench.contender import Contender, Failure
+from engine.bench.correctness import Correctness, check_workload
+from engine.bench.device_lock import DeviceLock
+from engine.bench.plan_calls import new_seed, round_inputs
+from engine.bench.reasons import verdict_of
+from engine.bench.session import Session
+from engine.bench.summary import summarize
+from engine.bench.timing import Pairing, Timing
+from engine.errors import Fault
+from engine.problems.solution import Solution
+from engine.records import Evaluation
+from engine.text import clean
+
+_DETAIL_LIMIT = 2000
+
+
+class Rival(msgspec.Struct, frozen=True):
+    role: str  # incumbent | reference
+    solution: Solution
+
+
+class Trial:
+    """The moving parts of one evaluation. Every process it started is gone when :meth:`run` returns."""
+
+    def __init__(
+        self,
+        session: Session,
+        lock: DeviceLock,
+        solution: Solution,
+        plan: EvaluationPlan,
+        rivals: Sequence[Rival],
+        on_phase: PhaseSink | None,
+    ) -> None:
+        self.session, self.lock, self.plan = session, lock, plan
+        self.candidate = Contender(session, solution, "candidate", 0)
+        self.rivals = [Contender(session, r.solution, r.role, i + 1) for i, r in enumerate(rivals)]
+        self.on_phase = on_phase or (lambda phase, detail: None)
+        self.phases = dict.fromkeys(("start", "compile", "wait", "correctness", "timing"), 0.0)
+        self.results: dict[int, Correctness] = {}
+        self.timing: Timing | None = None
+        self.notes: list[str] = []
+        self.evidence: dict[str, Any] = {}
+
+    async def run(self) -> Evaluation:
+        begin = time.monotonic()
+        reason = detail = ""
+        try:
+            async with asyncio.timeout(self.plan.deadline_s):
+                await self._stages()
+        except TimeoutError:
+            reason, detail = "resource.timeout", f"the evaluation took longer than {self.plan.deadline_s:.0f} s"
+        except Fault as fault:
+            reason, detail = fault.reason, fault.detail
+        finally:
+            await asyncio.gather(*(side.close() for side in (self.candidate, *self.rivals)))
+        failed = next((r for r in self.results.values() if r.reason), None)
+        if not reason and failed is not None:
+            reason, detail = failed.reason, failed.detail
+        evaluation = summarize(self, reason)
+        return msgspec.structs.replace(
+            evaluation,
+            verdict=verdict_of(reason),
+            reason=reason,
+            detail=clean(detail, _DETAIL_LIMIT),
+            wall_s=time.monotonic() - begin,
+            phases_s={name: round(seconds, 4) for name, seconds in self.phases.items()},
+        )
+
+    def workloads(self) -> list[int]:
+        wanted = self.plan.workloads
+        return [i for i, spec in enumerate(self.session.specs) if not wanted or spec.uuid in wanted]
+
+    async def _stages(self) -> None:
+        begin = time.monotonic()
+        await self.session.open()
+        self.phases["start"] = time.monotonic() - begin
+        self.on_phase("compiling", "")
+        begin = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._correctness())
+            if self.plan.timing:
+                for rival in self.rivals:
+                    group.create_task(self._prepare(rival))
+        compiling = sum(result.first_call_s for result in self.results.values()) - self.candidate.start_s
+        self.phases["start"] += self.candidate.start_s
+        self.phases["compile"] = max(compiling, 0.0)
+        self.phases["correctness"] = time.monotonic() - begin - max(compiling, 0.0) - self.candidate.start_s
+        right = [w for w, result in self.results.items() if not result.reason]
+        if not self.plan.timing or len(right) < len(self.results):
+            return
+        self.on_phase("waiting device", "")
+        begin = time.monotonic()
+        async with self.lock.held():
+            self.phases["wait"] = time.monotonic() - begin
+            self.on_phase("benching", "")
+            begin = time.monotonic()
+            await self._time()
+            self.phases["timing"] = time.monotonic() - begin
+
+    async def _correctness(self) -> None:
+        for workload in self.workloads():
+            result = await check_workload(self.candidate, workload, self.plan.rounds)
+            self.results[workload] = result
+            if result.reason in ("crash.import", "resource.disk") and not self.results[workload].rounds:
+                for other in self.workloads():
+                    self.results.setdefault(other, result)
+                return
+
+    async def _prepare(self, rival: Contender) -> None:
+        """A rival's first calls: whatever it compiles is compiled before the device is taken."""
+        try:
+            for workload in self.workloads():
+                await rival.run(workload, round_inputs(1, new_seed()), 0)
+        except Failure as failure:
+            raise Fault(
+                f"fault.{rival.role}", f"the {rival.role} failed: {failure.reason} {failure.detail}"
+            ) from None
+
+    async def _time(self) -> None:
+        sides = (self.candidate, *self.rivals)
+        try:
+            for side in sides:
+                await side.pin(self.session.cores.timing)
+        except Failure as failure:
+            raise Fault("fault.affinity", f"{failure.reason} {failure.detail}") from None
+        self.timing = await Pairing(self.candidate, self.rivals, self.plan, self.results).run()

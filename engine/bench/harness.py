@@ -1,0 +1,243 @@
+"""What runs inside a candidate's process: import it, call it on prepared inputs, put raw outputs into shared memory.
+
+Nothing here is trusted by anyone: expected outputs, tolerances, seeds and verdicts live elsewhere, the clock is
+checked from outside, and the process is frozen whenever it is not inside a measured window. All names that a
+timed call needs are locals, bound before the candidate's first line runs.
+
+Call styles (the parent chooses, the candidate cannot tell why):
+
+``FRESH``    new tensor objects;
+``REFILLED`` the objects of an earlier call at this slot, new contents, version counters moved on;
+``HIDDEN``   the same without moving the version counters (shared memory written from outside).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import importlib.util
+import mmap
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import msgspec
+import torch
+
+from engine.bench import wire
+from engine.problems.dtypes import torch_dtype
+
+FRESH, REFILLED, HIDDEN = range(3)
+SOURCE_ROOT = "/tmp/kernelarc/src"
+
+Row = tuple[int, int]
+
+
+class Refused(Exception):
+    """A result that is not what the definition declares; ``status`` is a row status of :mod:`wire`."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
+
+
+def describe(error: BaseException) -> bytes:
+    """Type and text of a candidate's exception. Its ``__str__`` is candidate code: failures are swallowed here."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except BaseException:
+        text = f"{type(error).__name__} (its text could not be read)"
+    where = ""
+    step = error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_filename.startswith(SOURCE_ROOT):
+            where = f" ({step.tb_frame.f_code.co_filename[len(SOURCE_ROOT) + 1 :]}, line {step.tb_lineno})"
+        step = step.tb_next
+    return (text[: wire.MAX_TEXT // 2] + where).encode("utf-8", "replace")
+
+
+def status_of(error: BaseException) -> int:
+    """Which row status an exception stands for."""
+    if isinstance(error, MemoryError):
+        return wire.MEMORY
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+        return wire.DISK
+    if isinstance(error, RuntimeError):
+        text = str(error)
+        if "allocate memory" in text or "out of memory" in text:
+            return wire.MEMORY
+    return wire.RAISED
+
+
+def import_entry(load: wire.Load) -> Callable[..., Any]:
+    """The candidate's entry function. Its folder comes last on ``sys.path``, so sources shadow nothing."""
+    path = f"{SOURCE_ROOT}/{load.entry_file}"
+    sys.path.append(SOURCE_ROOT)
+    name = "candidate_" + load.entry_file.rpartition("/")[2].rpartition(".")[0]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{load.entry_file} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return getattr(module, load.entry_function)  # type: ignore[no-any-return]
+
+
+class Arena:
+    """Shared memory mapped for good: page tables are filled before anything is timed."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.memory = mmap.mmap(fd, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+        self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
+        self.address = self.bytes.data_ptr()
+        self.storage = self.bytes.untyped_storage()
+
+    def tensor(self, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        """A plain tensor (no view of anything) over the arena's bytes."""
+        stride = []
+        step = 1
+        for extent in reversed(shape):
+            stride.append(step)
+            step *= max(extent, 1)
+        empty = torch.empty(0, dtype=dtype)
+        return empty.set_(self.storage, offset // empty.itemsize, shape, tuple(reversed(stride)))
+
+
+class Caller:
+    """Builds arguments and executes blocks for one loaded candidate on the CPU."""
+
+    def __init__(self, entry: Callable[..., Any], load: wire.Load, inputs: Arena, outputs: Arena) -> None:
+        self.workloads = load.workloads
+        self.destination_passing = load.destination_passing
+        self.inputs, self.outputs = inputs, outputs
+        self._kept: dict[tuple[int, int], list[torch.Tensor]] = {}
+        self.execute = _bind(entry, self)
+
+    def arguments(self, workload: int, call: wire.Call) -> list[Any]:
+        spec = self.workloads[workload]
+        key = (workload, call.slot)
+        tensors = self._kept.get(key)
+        if tensors is None or call.style == FRESH:
+            start = call.slot * spec.input_stride
+            tensors = [
+                self.inputs.tensor(start + item.offset, torch_dtype(item.dtype), item.shape)
+                for item in spec.inputs
+                if item.shape is not None
+            ]
+            self._kept[key] = tensors
+        elif call.style == REFILLED:
+            for tensor in tensors:
+                torch.autograd.graph.increment_version(tensor)
+        pool, scalars = iter(tensors), iter(call.scalars)
+        arguments: list[Any] = [next(scalars) if item.shape is None else next(pool) for item in spec.inputs]
+        if self.destination_passing:
+            start = call.slot * spec.output_stride
+            arguments += [
+                self.outputs.tensor(start + item.offset, torch_dtype(item.dtype), item.shape)
+                for item in spec.outputs
+            ]
+        return arguments
+
+
+def _bind(entry: Callable[..., Any], caller: Caller) -> Callable[[wire.Run], tuple[list[Row], bytes]]:
+    """The block executor, with everything that it touches bound as locals before the candidate can act."""
+    clock = time.perf_counter_ns
+    memmove = ctypes.memmove
+    base = torch._C.TensorBase
+    data_ptr, contiguous, is_contiguous = base.data_ptr, base.contiguous, base.is_contiguous
+    exact = (torch.Tensor, torch.nn.Parameter)
+    untouched = torch._C.DisableTorchFunction
+    output_address = caller.outputs.address
+    kinds = {item.dtype: torch_dtype(item.dtype) for spec in caller.workloads for item in spec.outputs}
+    number = (int, float, bool)
+    strided = torch.strided
+    as_tensor = torch.tensor
+
+    def items_of(result: Any, outputs: list[wire.OutputSpec]) -> list[Any]:
+        if len(outputs) == 1 and (type(result) in exact or type(result) in number):
+            return [result]
+        if isinstance(result, tuple):
+            items = list(tuple.__iter__(result))
+        elif isinstance(result, list):
+            items = list(list.__iter__(result))
+        elif isinstance(result, dict):
+            items = [dict.get(result, item.name) for item in outputs]
+        elif isinstance(result, torch.Tensor):
+            items = [result]
+        else:
+            raise Refused(wire.TYPE, f"run returned {type(result).__name__}, not a tensor, tuple, list or dict")
+        if len(items) != len(outputs):
+            raise Refused(
+                wire.STRUCTURE, f"run returned {len(items)} values, the definition declares {len(outputs)}"
+            )
+        return items
+
+    def store(value: Any, spec: wire.OutputSpec, start: int) -> None:
+        if type(value) in number and not isinstance(value, torch.Tensor):
+            value = as_tensor(value, dtype=kinds[spec.dtype]).reshape(spec.shape)
+        if type(value) not in exact:
+            raise Refused(wire.TYPE, f"{spec.name} is a {type(value).__name__}, not a plain torch.Tensor")
+        if value.layout is not strided or value.device.type != "cpu":
+            raise Refused(wire.DEVICE, f"{spec.name} is not a dense tensor on the CPU")
+        if value.dtype is not kinds[spec.dtype]:
+            raise Refused(wire.DTYPE, f"{spec.name} is {value.dtype}, the definition declares {spec.dtype}")
+        if tuple(value.shape) != spec.shape:
+            raise Refused(wire.SHAPE, f"{spec.name} has shape {list(value.shape)}, declared {list(spec.shape)}")
+        if spec.nbytes:
+            dense = value if is_contiguous(value) else contiguous(value)
+            memmove(output_address + start + spec.offset, data_ptr(dense), spec.nbytes)
+
+    def collect(result: Any, spec: wire.WorkloadSpec, slot: int) -> None:
+        if caller.destination_passing:
+            return
+        start = slot * spec.output_stride
+        with untouched():
+            for value, item in zip(items_of(result, spec.outputs), spec.outputs, strict=True):
+                store(value, item, start)
+
+    def execute(run: wire.Run) -> tuple[list[Row], bytes]:
+        spec = caller.workloads[run.workload]
+        prepared = [caller.arguments(run.workload, call) for call in run.calls]
+        rows: list[Row] = []
+        for call, arguments in zip(run.calls, prepared, strict=True):
+            try:
+                begin = clock()
+                result = entry(*arguments)
+                end = clock()
+                collect(result, spec, call.slot)
+            except Refused as refusal:
+                rows.append((refusal.status, 0))
+                return rows, refusal.detail.encode("utf-8", "replace")
+            except BaseException as error:
+                rows.append((status_of(error), 0))
+                return rows, describe(error)
+            rows.append((wire.OK, max(end - begin, 0)))
+        return rows, b""
+
+    return execute
+
+
+def serve(channel: socket.socket, inputs: Arena, outputs: Arena) -> NoReturn:
+    """The child's whole life: one Load, then blocks until the channel closes. Never returns."""
+    loads = msgspec.msgpack.Decoder(wire.Load)
+    runs = msgspec.msgpack.Decoder(wire.Run)
+    send, pack, receive = channel.sendall, wire.pack_report, wire.receive
+    load = receive(channel, loads)
+    try:
+        caller = Caller(import_entry(load), load, inputs, outputs)
+    except BaseException as error:
+        status = status_of(error)
+        send(pack([(wire.IMPORT if status == wire.RAISED else status, 0)], describe(error)))
+        os._exit(0)
+    send(pack([(wire.OK, 0)], b""))
+    execute = caller.execute
+    while True:
+        try:
+            run = receive(channel, runs)
+        except EOFError:
+            os._exit(0)
+        rows, text = execute(run)
+        send(pack(rows, text))

@@ -1,0 +1,293 @@
+"""The judge: a process of its own that holds reference, seeds and tolerances and never sees the candidate's code.
+
+``python -m engine.bench.judge FD``. It writes inputs into shared memory, reads raw outputs back from it and
+compares. References and input generators come with problems, so they are foreign too: the judge itself runs in
+the sandbox, without network or secrets, and the engine validates what it answers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import resource
+import socket
+import sys
+import time
+from collections import OrderedDict
+from typing import Any, NoReturn
+
+import msgspec
+import torch
+
+from engine.bench import judge_wire as jw
+from engine.bench import namespaces as ns
+from engine.bench import wire
+from engine.bench.judge_compare import judge_call
+from engine.bench.layout import workload_spec
+from engine.errors import BadInput, Fault
+from engine.problems.axes import resolve_axes, shape_of
+from engine.problems.distributions import Draw, role_of
+from engine.problems.dtypes import stored_shape, torch_dtype
+from engine.problems.inputs import make_inputs
+from engine.problems.load import problem_from_json
+from engine.problems.model import Problem, RandomInput
+from engine.problems.outputs import normalize_outputs
+from engine.problems.reference import load_reference
+
+_CACHE_BYTES = 1 << 30
+# Roles whose elements are drawn independently of each other: rotating them gives another valid draw.
+_EXCHANGEABLE = {None, "weight matrix", "positive"}
+
+_libc = ctypes.CDLL(None)
+_libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+
+class JudgeFault(Exception):
+    """The problem's own code failed, or needs what this machine lacks."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason, self.detail = reason, detail
+
+
+class Side:
+    """The shared memory of one candidate process."""
+
+    def __init__(self, input_fd: int, output_fd: int, attach: jw.Attach) -> None:
+        self.inputs = mmap.mmap(input_fd, attach.input_bytes, mmap.MAP_SHARED)
+        self.outputs = mmap.mmap(output_fd, attach.output_bytes, mmap.MAP_SHARED)
+        self.input_bytes = torch.frombuffer(self.inputs, dtype=torch.uint8)
+        self.output_bytes = torch.frombuffer(self.outputs, dtype=torch.uint8)
+
+
+class Judge:
+    def __init__(self, problem: Problem, device: str) -> None:
+        self.problem, self.definition = problem, problem.definition
+        self.device = torch.device(device)
+        self.axes = [resolve_axes(self.definition, workload) for workload in problem.workloads]
+        self.specs = [
+            workload_spec(self.definition, workload, axes)
+            for workload, axes in zip(problem.workloads, self.axes, strict=True)
+        ]
+        self.sides: dict[int, Side] = {}
+        self._module: Any = None
+        self._sets: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
+        self._set_bytes = 0
+
+    # -- inputs ---------------------------------------------------------------------------------------------
+
+    @property
+    def module(self) -> Any:
+        if self._module is None:
+            try:
+                self._module = load_reference(self.definition)
+            except Exception as error:  # noqa: BLE001  the reference is foreign code: any exception is a finding
+                raise foreign_fault("the reference cannot be imported", error) from None
+        return self._module
+
+    def base_set(self, workload: int, seed: int) -> list[Any]:
+        key = (workload, seed)
+        if key in self._sets:
+            self._sets.move_to_end(key)
+            return self._sets[key]
+        entrypoint = None
+        if self.definition.custom_inputs_entrypoint:
+            entrypoint = getattr(self.module, self.definition.custom_inputs_entrypoint, None)
+        try:
+            values = make_inputs(
+                self.definition,
+                self.problem.workloads[workload],
+                self.axes[workload],
+                self.device,
+                seed,
+                root=self.problem.root,
+                entrypoint=entrypoint,
+            )
+        except Fault as fault:
+            raise JudgeFault(fault.reason, fault.detail) from None
+        except BadInput as error:
+            raise JudgeFault("fault.reference", error.message) from None
+        except Exception as error:  # noqa: BLE001  foreign input generator
+            raise foreign_fault("the input generator failed", error) from None
+        self._check_shapes(workload, values)
+        self._remember(key, values)
+        return values
+
+    def _check_shapes(self, workload: int, values: list[Any]) -> None:
+        for value, item in zip(values, self.specs[workload].inputs, strict=True):
+            if item.shape is None:
+                if type(value) not in (bool, int, float):
+                    raise JudgeFault("fault.reference", f"input {item.name} is not a number")
+            elif not isinstance(value, torch.Tensor) or tuple(value.shape) != item.shape:
+                raise JudgeFault("fault.reference", f"input {item.name} does not have shape {list(item.shape)}")
+            elif value.dtype != torch_dtype(item.dtype):
+                raise JudgeFault("fault.reference", f"input {item.name} is {value.dtype}, declared {item.dtype}")
+
+    def _remember(self, key: tuple[int, int], values: list[Any]) -> None:
+        self._sets[key] = values
+        self._set_bytes += _bytes_of(values)
+        while self._set_bytes > _CACHE_BYTES and len(self._sets) > 1:
+            _, dropped = self._sets.popitem(last=False)
+            self._set_bytes -= _bytes_of(dropped)
+
+    def inputs_of(self, workload: int, call: jw.Inputs) -> list[Any]:
+        values = self.base_set(workload, call.seed)
+        if not call.shift:
+            return values
+        source = self.problem.workloads[workload].inputs
+        rotated: list[Any] = []
+        for value, item in zip(values, self.specs[workload].inputs, strict=True):
+            random = isinstance(source.get(item.name, RandomInput()), RandomInput)
+            if item.shape is None or not random or not self._exchangeable(workload, item.name):
+                rotated.append(value)
+                continue
+            flat = value.contiguous().view(-1)
+            rotated.append(torch.roll(flat, call.shift % max(flat.numel(), 1)).view(value.shape))
+        return rotated
+
+    def _exchangeable(self, workload: int, name: str) -> bool:
+        spec = self.definition.inputs[name]
+        if self.definition.op_type == "sampling" and name == "probs":
+            return False
+        shape = stored_shape(spec.dtype, shape_of(spec, self.axes[workload]) or ())
+        generator = torch.Generator()
+        draw = Draw(name, spec.description or "", shape, torch_dtype(spec.dtype), self.device, generator)
+        return role_of(draw) in _EXCHANGEABLE
+
+    # -- requests -------------------------------------------------------------------------------------------
+
+    def fill(self, request: jw.Fill) -> jw.Filled:
+        side, spec = self.sides[request.side], self.specs[request.workload]
+        scalars: list[list[bool | int | float]] = []
+        for call in request.calls:
+            values = self.inputs_of(request.workload, call)
+            start = side.input_bytes.data_ptr() + call.slot * spec.input_stride
+            for value, item in zip(values, spec.inputs, strict=True):
+                if item.nbytes:
+                    ctypes.memmove(start + item.offset, _host(value).data_ptr(), item.nbytes)
+            scalars.append([v for v, item in zip(values, spec.inputs, strict=True) if item.shape is None])
+            out = side.output_bytes.data_ptr() + call.slot * spec.output_stride
+            for output in spec.outputs:
+                ctypes.memset(out + output.offset, poison_of(output.dtype), output.nbytes)
+        return jw.Filled(scalars=scalars)
+
+    def check(self, request: jw.Check) -> jw.Checked:
+        return jw.Checked(findings=[self._check(request, call) for call in request.calls])
+
+    def _check(self, request: jw.Check, call: jw.Inputs) -> jw.Finding:
+        side, spec = self.sides[request.side], self.specs[request.workload]
+        values = self.inputs_of(request.workload, call)
+        start = side.input_bytes.data_ptr() + call.slot * spec.input_stride
+        for value, item in zip(values, spec.inputs, strict=True):
+            if item.nbytes:
+                host = _host(value)
+                if _libc.memcmp(start + item.offset, host.data_ptr(), item.nbytes):
+                    return jw.Finding(reason="wrong.input-mutation", detail=f"run changed its input {item.name}")
+        expected = self.expected(request.workload, values)
+        base = call.slot * spec.output_stride
+        outputs = [
+            side.output_bytes[base + item.offset : base + item.offset + item.nbytes]
+            .view(torch_dtype(item.dtype))
+            .view(item.shape)
+            for item in spec.outputs
+        ]
+        return judge_call(self.problem, request.workload, outputs, expected)
+
+    def expected(self, workload: int, values: list[Any]) -> list[torch.Tensor]:
+        """The reference's outputs, on the CPU. Its inputs are copies: a reference may write into them."""
+        arguments = [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
+        try:
+            result = normalize_outputs(self.definition, self.module.run(*arguments), self.device)
+        except JudgeFault:
+            raise
+        except Exception as error:  # noqa: BLE001  foreign reference
+            raise foreign_fault("the reference failed", error) from None
+        outputs = []
+        for value, item in zip(result, self.specs[workload].outputs, strict=True):
+            if tuple(value.shape) != item.shape or value.dtype != torch_dtype(item.dtype):
+                found = f"{value.dtype} {list(value.shape)}"
+                raise JudgeFault(
+                    "fault.reference", f"output {item.name} of the reference is {found}, not as declared"
+                )
+            outputs.append(_host(value.detach()))
+        return outputs
+
+
+def _bytes_of(values: list[Any]) -> int:
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+
+
+def _host(value: torch.Tensor) -> torch.Tensor:
+    return value.contiguous().cpu()
+
+
+def poison_of(dtype: str) -> int:
+    """NaN in every float type; an unlikely pattern elsewhere."""
+    return 0xFF if torch_dtype(dtype).is_floating_point else 0xA5
+
+
+def foreign_fault(what: str, error: Exception) -> JudgeFault:
+    """``needs.cuda`` where the problem's code asks for a GPU that is not there, else ``fault.reference``."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:600]
+    cuda_words = ("CUDA", "NVIDIA driver", "_scaled_mm", "cuda", "cudnn")
+    if not torch.cuda.is_available() and any(word in text for word in cuda_words):
+        return JudgeFault("needs.cuda", f"{what} without a GPU: {text}")
+    return JudgeFault("fault.reference", f"{what}: {text}")
+
+
+def serve(control: socket.socket) -> NoReturn:
+    requests: msgspec.msgpack.Decoder[jw.ToJudge] = msgspec.msgpack.Decoder(jw.ToJudge)  # type: ignore[arg-type]
+    judge: Judge | None = None
+    while True:
+        request, fds = wire.receive_with_fds(control, requests, 2)
+        begin = time.monotonic()
+        answer: msgspec.Struct
+        try:
+            if isinstance(request, jw.Open):
+                torch.set_num_threads(max(request.threads, 1))
+                problem = msgspec.structs.replace(problem_from_json(request.problem), root=request.root)
+                judge = Judge(problem, request.device)
+                seconds = time.monotonic() - begin
+                answer = jw.Opened(specs=judge.specs, versions={"torch": str(torch.__version__)}, seconds=seconds)
+            elif judge is None:
+                os._exit(3)
+            elif isinstance(request, jw.Attach):
+                judge.sides[request.side] = Side(fds[0], fds[1], request)
+                answer = jw.Filled()
+            elif isinstance(request, jw.Fill):
+                answer = judge.fill(request)
+            else:
+                answer = judge.check(request)
+        except JudgeFault as fault:
+            answer = _failure(request, fault.reason, fault.detail)
+        except BadInput as error:
+            answer = _failure(request, "fault.problem", error.message)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        control.sendall(wire.frame(answer))
+
+
+def _failure(request: jw.ToJudge, reason: str, detail: str) -> msgspec.Struct:
+    if isinstance(request, jw.Open):
+        return jw.Opened(specs=[], versions={}, seconds=0.0, reason=reason, detail=detail)
+    if isinstance(request, jw.Check):
+        return jw.Checked(reason=reason, detail=detail)
+    return jw.Filled(reason=reason, detail=detail)
+
+
+def main() -> NoReturn:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    os.set_inheritable(control.fileno(), False)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ns.prctl(ns.PR_SET_NO_NEW_PRIVS, 1)
+    ns.prctl(ns.PR_SET_DUMPABLE, 0)
+    try:
+        serve(control)
+    except (EOFError, ConnectionError, wire.ProtocolError):
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

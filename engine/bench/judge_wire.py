@@ -1,0 +1,81 @@
+"""What the engine asks of a judge, and what it answers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.bench.wire import WorkloadSpec
+
+
+class Inputs(msgspec.Struct, frozen=True, array_like=True):
+    """The inputs of one call: the set drawn from ``seed``, its interchangeable elements rotated by ``shift``."""
+
+    slot: int
+    seed: int
+    shift: int = 0
+
+
+class Open(msgspec.Struct, frozen=True, tag=True):
+    problem: bytes  # ``problem_to_json``
+    root: str | None
+    device: str
+    threads: int
+
+
+class Opened(msgspec.Struct, frozen=True, tag=True):
+    specs: list[WorkloadSpec]
+    versions: dict[str, str]
+    seconds: float
+    reason: str = ""
+    detail: str = ""
+
+
+class Attach(msgspec.Struct, frozen=True, tag=True):
+    """Maps the two shared arenas of one side; their descriptors travel along."""
+
+    side: int
+    input_bytes: int
+    output_bytes: int
+
+
+class Fill(msgspec.Struct, frozen=True, tag=True):
+    """Write the inputs of these calls into a side's input slots and poison its output slots."""
+
+    side: int
+    workload: int
+    calls: list[Inputs]
+
+
+class Check(msgspec.Struct, frozen=True, tag=True):
+    """Compare a side's output slots with the reference on the same inputs, and its input slots with what was written."""
+
+    side: int
+    workload: int
+    calls: list[Inputs]
+
+
+class Filled(msgspec.Struct, frozen=True, tag=True):
+    """``scalars``: per call, the Python numbers among the arguments, in order."""
+
+    scalars: list[list[bool | int | float]] = []
+    reason: str = ""
+    detail: str = ""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One checked call. ``reason`` is empty when it is right."""
+
+    reason: str = ""
+    detail: str = ""
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+
+
+class Checked(msgspec.Struct, frozen=True, tag=True):
+    findings: list[Finding] = []
+    reason: str = ""  # of the judge itself: ``fault.reference``, ``needs.cuda`` …
+    detail: str = ""
+
+
+ToJudge = Open | Attach | Fill | Check
+FromJudge = Opened | Filled | Checked

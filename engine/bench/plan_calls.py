@@ -1,0 +1,48 @@
+"""How many calls a block holds, how long it may take, and what the calls look like. Pure, apart from the secrets."""
+
+from __future__ import annotations
+
+import secrets
+
+from engine.bench import judge_wire as jw
+from engine.bench import wire
+
+FRESH, REFILLED, HIDDEN = range(3)
+"""Call styles, as in :mod:`engine.bench.harness` (which the engine cannot import: it loads torch)."""
+
+FIRST_CALL_S = 120.0  # compilation happens in a first call
+AFTER_TIMEOUT_S = 10.0  # what later workloads get once one has run into its deadline
+_BLOCK_S = 0.25  # a timed block is kept about this short
+_SLACK_S = 20.0
+
+
+def block_size(calls: int, min_pairs: int, call_s: float, slots: int) -> int:
+    """k: blocks alternate between k and 2k calls, so ``min_pairs`` of them hold at least ``calls`` calls."""
+    wanted = -(-calls * 2 // (min_pairs * 3))
+    affordable = int(_BLOCK_S / max(call_s, 1e-6))
+    return max(1, min(wanted, affordable, slots // 2))
+
+
+def block_timeout_s(calls: int, call_s: float) -> float:
+    return _SLACK_S + 30.0 * calls * call_s
+
+
+def round_inputs(count: int, seed: int) -> list[jw.Inputs]:
+    """Calls of one block: one base set, each call rotated by another secret odd amount."""
+    return [jw.Inputs(slot=slot, seed=seed, shift=secrets.randbits(40) | 1) for slot in range(count)]
+
+
+def style_of_round(index: int) -> int:
+    """The first rounds go through all styles in order, later ones mix them."""
+    return index if index <= HIDDEN else secrets.choice((FRESH, REFILLED, HIDDEN))
+
+
+def calls_of(inputs: list[jw.Inputs], filled: jw.Filled, style: int) -> list[wire.Call]:
+    return [
+        wire.Call(slot=item.slot, style=style, scalars=scalars)
+        for item, scalars in zip(inputs, filled.scalars, strict=True)
+    ]
+
+
+def new_seed() -> int:
+    return secrets.randbits(62)

@@ -1,0 +1,85 @@
+"""From what happened in a candidate's process to a stable reason code and a SOL-ExecBench status. Pure."""
+
+from __future__ import annotations
+
+import signal
+
+from engine.bench import wire
+
+_ROW = {
+    wire.RAISED: "crash.exception",
+    wire.STRUCTURE: "wrong.structure",
+    wire.SHAPE: "wrong.shape",
+    wire.DTYPE: "wrong.dtype",
+    wire.TYPE: "hack.lazy-output",
+    wire.MEMORY: "resource.memory",
+    wire.DEVICE: "wrong.device",
+    wire.IMPORT: "crash.import",
+    wire.DISK: "resource.disk",
+}
+_EVENT = {
+    "timeout": "resource.timeout",
+    "memory": "resource.memory",
+    "processes": "resource.processes",
+    "output": "resource.output",
+    "protocol": "hack.forged-report",
+}
+_STATUS = {
+    "wrong.shape": "INCORRECT_SHAPE",
+    "wrong.structure": "INCORRECT_SHAPE",
+    "wrong.dtype": "INCORRECT_DTYPE",
+    "resource.timeout": "TIMEOUT",
+    "compile.timeout": "TIMEOUT",
+    "fault.reference": "INVALID_REFERENCE",
+}
+_PREFIX_STATUS = {
+    "wrong": "INCORRECT_NUMERICAL",
+    "hack": "REWARD_HACK",
+    "compile": "COMPILE_ERROR",
+    "crash": "RUNTIME_ERROR",
+    "resource": "RUNTIME_ERROR",
+}
+
+
+def status_of(reason: str) -> str:
+    """The SOL-ExecBench status of a reason code."""
+    if not reason:
+        return "PASSED"
+    return _STATUS.get(reason) or _PREFIX_STATUS.get(reason.partition(".")[0], "RUNTIME_ERROR")
+
+
+def verdict_of(reason: str) -> str:
+    """PASS, FAIL, REJECT or ERROR (the machine's, the problem's or our own fault)."""
+    prefix = reason.partition(".")[0]
+    if not reason:
+        return "PASS"
+    return {"gate": "REJECT", "needs": "ERROR", "fault": "ERROR"}.get(prefix, "FAIL")
+
+
+def reason_of(report: wire.Report) -> tuple[str, str]:
+    """(reason, detail) of a keeper's report; ("", "") when every call returned what was declared."""
+    text = report.text.decode("utf-8", "replace")
+    if report.event == "exit":
+        return "crash.exit", f"the process ended with exit status {report.code} during a call"
+    if report.event == "signal":
+        if report.code == signal.SIGXCPU:
+            return "resource.timeout", "the processor time limit was reached"
+        try:
+            name = signal.Signals(report.code).name
+        except ValueError:
+            name = str(report.code)
+        return "crash.signal", f"the process was killed by {name} during a call"
+    if report.event != "done":
+        return _EVENT.get(report.event, "crash.exit"), text or _EVENT_TEXT.get(report.event, report.event)
+    for status, _ in report.rows:
+        if status != wire.OK:
+            return _ROW.get(status, "hack.forged-report"), text
+    return "", ""
+
+
+_EVENT_TEXT = {
+    "timeout": "the deadline passed",
+    "memory": "more memory than allowed",
+    "processes": "more processes than allowed",
+    "output": "more than 1 MiB written to stdout and stderr",
+}

@@ -1,0 +1,150 @@
+"""One problem on one device: a judge, a zygote, and candidate processes made on demand. Pure plumbing, no verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from engine.bench import judge_wire as jw
+from engine.bench import wire
+from engine.bench.machine import Cores, memory_limit
+from engine.bench.processes import Child, Helper, JudgeClient, Zygote
+from engine.bench.sandbox import choose_sandbox
+from engine.problems.load import problem_to_json
+from engine.problems.model import Problem
+from engine.problems.solution import Solution
+
+SLOTS = 8  # calls of one block, at most
+_ARENA_BYTES = 512 << 20  # per side and direction; larger problems get fewer slots
+_FIRST_UID = 61000
+_UIDS = 4000
+
+
+class Side:
+    """Shared memory of one candidate process, kept for the next one of the same role."""
+
+    def __init__(self, number: int, input_bytes: int, output_bytes: int) -> None:
+        self.number, self.input_bytes, self.output_bytes = number, input_bytes, output_bytes
+        self.fds = (_memory("inputs", input_bytes), _memory("outputs", output_bytes))
+
+    def close(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+
+
+def _memory(name: str, size: int) -> int:
+    """Anonymous shared memory that its holders cannot resize (a shrunk mapping would kill the judge)."""
+    fd = os.memfd_create(f"kernelarc-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    import fcntl
+
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    return fd
+
+
+class Session:
+    """The live processes behind a bench. ``open`` raises :class:`engine.errors.Fault`."""
+
+    def __init__(self, problem: Problem, device: str, scratch: Path) -> None:
+        self.problem, self.device, self.scratch = problem, device, scratch
+        self.cores = Cores.of_this_process()
+        self.sandbox = choose_sandbox()
+        self.judge: JudgeClient
+        self.zygote: Zygote
+        self.specs: list[wire.WorkloadSpec] = []
+        self.slots: list[int] = []
+        self.layers: dict[str, str] = dict(self.sandbox.layers)
+        self._sides: dict[int, Side] = {}
+        self._next_uid = secrets.randbelow(_UIDS)
+        self._opened = False
+
+    async def open(self) -> None:
+        if self._opened:
+            return
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        reads = [self.problem.root] if self.problem.root else []
+        start = Helper.start
+        zygote, judge = await asyncio.gather(
+            start("zygote", self.sandbox, self.scratch, device=self.device, cores=self.cores.work),
+            start(
+                "judge",
+                self.sandbox,
+                self.scratch,
+                device=self.device,
+                threads=len(self.cores.work),
+                readable=reads,
+                cores=self.cores.work,
+            ),
+        )
+        self.judge = JudgeClient(judge)
+        try:
+            self.zygote = await Zygote.start(zygote)
+            opened = await self.judge.open(
+                problem_to_json(self.problem), self.problem.root, self.device, len(self.cores.work)
+            )
+        except BaseException:
+            for helper in (zygote, judge):
+                with contextlib.suppress(ConnectionError):
+                    await helper.stop()
+            raise
+        self.specs = opened.specs
+        self.slots = [
+            max(2, min(SLOTS, _ARENA_BYTES // max(spec.input_stride, spec.output_stride))) for spec in self.specs
+        ]
+        self._opened = True
+
+    async def side(self, number: int) -> Side:
+        """The arenas of one role, mapped by the judge on first use."""
+        if number not in self._sides:
+            pairs = list(zip(self.specs, self.slots, strict=True))
+            input_bytes = max(spec.input_stride * slots for spec, slots in pairs)
+            output_bytes = max(spec.output_stride * slots for spec, slots in pairs)
+            side = Side(number, input_bytes, output_bytes)
+            await self.judge.attach(number, side.fds, input_bytes, output_bytes)
+            self._sides[number] = side
+        return self._sides[number]
+
+    async def spawn(self, side: Side) -> Child:
+        self._next_uid = (self._next_uid + 1) % _UIDS
+        request = wire.Spawn(
+            child=0,
+            uid=_FIRST_UID + self._next_uid,
+            limits=wire.Limits(memory=memory_limit(side.input_bytes + side.output_bytes)),
+            device=self.device,
+            input_bytes=side.input_bytes,
+            output_bytes=side.output_bytes,
+            keeper_cores=self.cores.work,
+            child_cores=self.cores.work,
+        )
+        return await self.zygote.spawn(request, side.fds)
+
+    def load_of(self, solution: Solution, timeout_s: float) -> wire.Load:
+        return wire.Load(
+            sources=[(source.path, source.content) for source in solution.sources],
+            entry_file=solution.entry_file,
+            entry_function=solution.entry_function,
+            destination_passing=solution.spec.destination_passing_style,
+            workloads=self.specs,
+            timeout_s=timeout_s,
+        )
+
+    async def close(self) -> None:
+        if not self._opened:
+            return
+        self._opened = False
+        await asyncio.gather(self.zygote.stop(), self.judge.helper.stop())
+        for side in self._sides.values():
+            side.close()
+        self._sides.clear()
+
+
+def fresh_inputs(slot: int, seed: int, *, shift: bool) -> jw.Inputs:
+    """Inputs nobody can predict: a rotation by a secret, odd amount makes every call's contents new."""
+    return jw.Inputs(slot=slot, seed=seed, shift=secrets.randbits(40) | 1 if shift else 0)
+
+
+def new_seed() -> int:
+    return secrets.randbits(62)

@@ -1,0 +1,96 @@
+"""From the raw material of a trial to an :class:`Evaluation`. Pure."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from engine.bench.reasons import status_of
+from engine.bench.stats import geomean, median_interval
+from engine.records import Comparison, Evaluation, WorkloadResult
+from engine.text import clean
+
+if TYPE_CHECKING:
+    from engine.bench.evaluation import Trial
+
+
+def summarize(trial: Trial, reason: str) -> Evaluation:
+    """Aggregates are ``None`` as soon as one workload failed. Verdict, reason and times are the caller's."""
+    rows = [_row(trial, workload) for workload in sorted(trial.results)]
+    complete = bool(rows) and not reason and all(row.status == "PASSED" for row in rows)
+    return Evaluation(
+        verdict="",
+        workloads=rows,
+        latency_ms=geomean([row.latency_ms for row in rows]) if complete else None,
+        geomean_speedup=geomean([row.speedup for row in rows]) if complete else None,
+        comparison=_comparison(trial) if complete else None,
+        notes=list(trial.notes),
+        evidence=_evidence(trial),
+    )
+
+
+def _row(trial: Trial, workload: int) -> WorkloadResult:
+    result = trial.results[workload]
+    row = WorkloadResult(
+        uuid=trial.session.specs[workload].uuid,
+        status=status_of(result.reason),
+        reason=result.reason,
+        detail=clean(result.detail, 600),
+        max_abs_error=_finite(result.max_abs_error),
+        max_rel_error=_finite(result.max_rel_error),
+    )
+    if result.reason or trial.timing is None:
+        return row
+    return _timed(trial, workload, row)
+
+
+def _timed(trial: Trial, workload: int, row: WorkloadResult) -> WorkloadResult:
+    import msgspec
+
+    assert trial.timing is not None
+    blocks = {role: by_workload[workload] for role, by_workload in trial.timing.blocks.items()}
+    if not blocks["candidate"]:
+        return row
+    interval = median_interval([block.mean_ms for block in blocks["candidate"]])
+    row = msgspec.structs.replace(row, latency_ms=interval.mid, latency_ci=(interval.lo, interval.hi))
+    if "reference" in blocks:
+        ratios = trial.timing.log_ratios("reference", [workload])[0]
+        row = msgspec.structs.replace(
+            row,
+            reference_latency_ms=median(block.mean_ms for block in blocks["reference"]),
+            speedup=math.exp(fmean(ratios)),
+        )
+    return row
+
+
+def _comparison(trial: Trial) -> Comparison | None:
+    if trial.timing is None or trial.timing.decision is None:
+        return None
+    interval = trial.timing.decision.interval
+    return Comparison(
+        log_ratio=interval.mid,
+        lo=interval.lo,
+        hi=interval.hi,
+        pairs=interval.n,
+        against=trial.rivals[0].role,
+    )
+
+
+def _evidence(trial: Trial) -> dict[str, object]:
+    evidence: dict[str, object] = dict(trial.evidence)
+    evidence["isolation"] = dict(trial.session.layers)
+    evidence["seeds"] = {trial.session.specs[w].uuid: result.seeds for w, result in trial.results.items()}
+    if trial.timing is not None:
+        evidence["samples_ns"] = {
+            trial.session.specs[w].uuid: {
+                role: [block.claimed_ns for block in by_workload.get(w, [])]
+                for role, by_workload in trial.timing.blocks.items()
+            }
+            for w in trial.results
+        }
+    return evidence
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

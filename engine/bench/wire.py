@@ -1,0 +1,245 @@
+"""What crosses a process border, and how: length-capped frames of strictly typed records, nothing else.
+
+Between trusted processes (engine, zygote, keeper, judge) a frame is a 4-byte length and a msgpack record that
+must decode as one of the structs below. A candidate's process may send one thing only: :data:`REPORT`, a fixed
+binary header, fixed binary rows and a bounded text. Nothing is ever unpickled, evaluated or formatted.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import socket
+import struct
+from typing import Any, TypeVar
+
+import msgspec
+
+MAX_FRAME = 16 << 20  # a solution's sources travel in one frame
+MAX_TEXT = 4096  # bytes of candidate text in one report
+MAX_CALLS = 256  # calls of one block
+
+_LENGTH = struct.Struct("<I")
+T = TypeVar("T")
+
+
+class ProtocolError(Exception):
+    """The other side broke the framing: it is treated as crashed or hostile, never asked again."""
+
+
+# -- records between trusted processes ---------------------------------------------------------------------------
+
+
+class InputSpec(msgspec.Struct, frozen=True):
+    """One argument of ``run``: a tensor at ``offset`` bytes of an input slot, or a Python scalar."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+    offset: int = 0
+    nbytes: int = 0
+
+
+class OutputSpec(msgspec.Struct, frozen=True):
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int = 0
+    nbytes: int = 0
+
+
+class WorkloadSpec(msgspec.Struct, frozen=True):
+    """Shapes of one workload. Slots are page-aligned strides of the input and output arenas."""
+
+    uuid: str
+    inputs: list[InputSpec]
+    outputs: list[OutputSpec]
+    input_stride: int
+    output_stride: int
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Resource limits of one candidate process. ``memory`` 0: no address-space limit (CUDA reserves it)."""
+
+    memory: int
+    file_bytes: int = 256 << 20
+    files: int = 256
+    processes: int = 128
+    cpu_s: int = 1200
+    scratch: int = 512 << 20
+
+
+class Spawn(msgspec.Struct, frozen=True, tag=True):
+    """Fork a keeper with one child. Four descriptors travel along: control, output pipe, input and output arena."""
+
+    child: int
+    uid: int
+    limits: Limits
+    device: str
+    input_bytes: int
+    output_bytes: int
+    keeper_cores: list[int]
+    child_cores: list[int]
+    cache: str = ""  # folder inside the sandbox, bound for this child only
+    cache_writable: bool = False
+
+
+class Kill(msgspec.Struct, frozen=True, tag=True):
+    child: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The zygote has imported what it will fork from."""
+
+    layers: dict[str, str]
+    versions: dict[str, str]
+    vm_bytes: int
+    seconds: float
+
+
+class Spawned(msgspec.Struct, frozen=True, tag=True):
+    child: int
+    error: str = ""
+
+
+class Exited(msgspec.Struct, frozen=True, tag=True):
+    child: int
+    status: int
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """One call of a block. ``style``: see :mod:`engine.bench.harness`; ``scalars`` in argument order."""
+
+    slot: int
+    style: int
+    scalars: list[float | int | bool]
+    seed: int = 0
+
+
+class Load(msgspec.Struct, frozen=True, tag=True):
+    """Make the candidate callable: write its sources, import the entry file (or the built library)."""
+
+    sources: list[tuple[str, str]]
+    entry_file: str
+    entry_function: str
+    destination_passing: bool
+    workloads: list[WorkloadSpec]
+    library: bytes = b""
+    timeout_s: float = 60.0
+
+
+class Run(msgspec.Struct, frozen=True, tag=True):
+    """One block of calls on one workload, inside one window of the keeper's own clock."""
+
+    workload: int
+    calls: list[Call]
+    timeout_s: float
+
+
+class Affinity(msgspec.Struct, frozen=True, tag=True):
+    cores: list[int]
+
+
+class Report(msgspec.Struct, frozen=True, tag=True):
+    """A keeper's answer. ``rows`` and ``text`` are the candidate's own claims; the rest is measured outside it.
+
+    ``event``: ``done`` | ``exit`` | ``signal`` | ``timeout`` | ``memory`` | ``protocol`` | ``processes``.
+    """
+
+    event: str
+    wall_ns: int = 0
+    rows: list[tuple[int, int]] = []
+    text: bytes = b""
+    code: int = 0
+    facts: dict[str, str] = {}
+
+
+FromEngine = Spawn | Kill
+FromZygote = Ready | Spawned | Exited
+ToKeeper = Load | Run | Affinity
+
+# -- the candidate's one message ----------------------------------------------------------------------------------
+
+REPORT_MAGIC = 0x4B415243
+REPORT = struct.Struct("<IHI")  # magic, rows, text bytes
+ROW = struct.Struct("<BQ")  # status, claimed nanoseconds
+
+OK, RAISED, STRUCTURE, SHAPE, DTYPE, TYPE, MEMORY, DEVICE, IMPORT, DISK = range(10)
+"""Row statuses: what the harness in the candidate's process says happened in a call (never trusted alone)."""
+
+
+def pack_report(rows: list[tuple[int, int]], text: bytes) -> bytes:
+    text = text[:MAX_TEXT]
+    body = b"".join(ROW.pack(status, nanoseconds) for status, nanoseconds in rows)
+    return REPORT.pack(REPORT_MAGIC, len(rows), len(text)) + body + text
+
+
+# -- framing ------------------------------------------------------------------------------------------------------
+
+
+def frame(record: msgspec.Struct) -> bytes:
+    body = msgspec.msgpack.encode(record)
+    if len(body) > MAX_FRAME:
+        raise ProtocolError(f"a {len(body)} byte message is larger than {MAX_FRAME} bytes")
+    return _LENGTH.pack(len(body)) + body
+
+
+def read_exactly(sock: socket.socket, count: int) -> bytes:
+    """Blocking. Raises ``EOFError`` if the other side is gone."""
+    data = bytearray()
+    while len(data) < count:
+        chunk = sock.recv(min(count - len(data), 1 << 20))
+        if not chunk:
+            raise EOFError
+        data += chunk
+    return bytes(data)
+
+
+def receive(sock: socket.socket, decoder: msgspec.msgpack.Decoder[T]) -> T:
+    """One frame, blocking. Raises ``EOFError`` or :class:`ProtocolError`."""
+    (length,) = _LENGTH.unpack(read_exactly(sock, _LENGTH.size))
+    return _decode(read_exactly(sock, _checked(length)), decoder)
+
+
+def receive_with_fds(sock: socket.socket, decoder: msgspec.msgpack.Decoder[T], limit: int) -> tuple[T, list[int]]:
+    """One frame whose first bytes carry up to ``limit`` descriptors. They arrive close-on-exec."""
+    header, fds, _flags, _ = _recv_fds(sock, _LENGTH.size, limit)
+    if not header:
+        raise EOFError
+    header += read_exactly(sock, _LENGTH.size - len(header))
+    (length,) = _LENGTH.unpack(header)
+    return _decode(read_exactly(sock, _checked(length)), decoder), fds
+
+
+def _recv_fds(sock: socket.socket, size: int, limit: int) -> tuple[bytes, list[int], int, Any]:
+    fds = array.array("i")
+    message, ancillary, flags, address = sock.recvmsg(
+        size, socket.CMSG_LEN(limit * fds.itemsize), socket.MSG_CMSG_CLOEXEC
+    )
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return message, list(fds), flags, address
+
+
+def _checked(length: int) -> int:
+    if length > MAX_FRAME:
+        raise ProtocolError(f"a frame of {length} bytes")
+    return length
+
+
+def _decode(body: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(str(error)) from None
+
+
+async def read_frame(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[T]) -> T:
+    """One frame from a stream. Raises ``EOFError`` or :class:`ProtocolError`."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        body = await reader.readexactly(_checked(length))
+    except (asyncio.IncompleteReadError, ConnectionError) as error:
+        raise EOFError from error
+    return _decode(body, decoder)

@@ -1,0 +1,241 @@
+"""The warm process that candidates are forked from. Exec'd inside the sandbox; imports torch, runs nothing foreign.
+
+``python -m engine.bench.zygote FD``: FD is a socket to the engine. One :class:`~engine.bench.wire.Spawn` makes
+zygote → (short-lived) entry process → keeper (pid 1 of new namespaces) → candidate.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from engine.bench import namespaces as ns
+from engine.bench import wire
+from engine.bench.keeper import Keeper, confine, private_folders, private_mounts
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Zygote:
+    """Answers Spawn and Kill; reaps keepers. Ends when the engine's socket closes."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.keepers: dict[int, int] = {}  # keeper pid (as we see it) → child number
+        self.requests: msgspec.msgpack.Decoder[wire.FromEngine] = msgspec.msgpack.Decoder(wire.FromEngine)  # type: ignore[arg-type]
+        self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self) -> NoReturn:
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        poll = select.poll()
+        poll.register(self.control, select.POLLIN)
+        poll.register(self.wake_read, select.POLLIN)
+        while True:
+            poll.poll()
+            with suppress(BlockingIOError):
+                os.read(self.wake_read, 4096)
+            self._reap()
+            readable, _, _ = select.select([self.control], [], [], 0)
+            if readable:
+                try:
+                    self._answer()
+                except (EOFError, ConnectionError, wire.ProtocolError):
+                    self._end()
+
+    def _end(self) -> NoReturn:
+        for pid in self.keepers:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        os._exit(0)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            child = self.keepers.pop(pid, None)
+            if child is not None:
+                self._send(wire.Exited(child=child, status=status))
+
+    def _send(self, record: msgspec.Struct) -> None:
+        self.control.sendall(wire.frame(record))
+
+    def _answer(self) -> None:
+        request, fds = wire.receive_with_fds(self.control, self.requests, 4)
+        try:
+            if isinstance(request, wire.Kill):
+                for pid, child in self.keepers.items():
+                    if child == request.child:
+                        os.kill(pid, signal.SIGKILL)
+                return
+            if len(fds) != 4:
+                raise wire.ProtocolError(f"{len(fds)} descriptors with a Spawn")
+            try:
+                self.keepers[self._spawn(request, fds)] = request.child
+            except OSError as error:
+                self._send(wire.Spawned(child=request.child, error=str(error)))
+                return
+            self._send(wire.Spawned(child=request.child))
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _spawn(self, request: wire.Spawn, fds: list[int]) -> int:
+        """Returns the keeper's pid. Raises ``OSError`` if the namespaces could not be entered."""
+        read, write = os.pipe()
+        entry = os.fork()
+        if entry == 0:
+            code = 1
+            try:
+                code = self._enter(request, fds, write)
+            finally:
+                os._exit(code)
+        os.close(write)
+        data = b""
+        while chunk := os.read(read, 4096):
+            data += chunk
+        os.close(read)
+        with suppress(ChildProcessError):
+            os.waitpid(entry, 0)
+        kind, _, value = data.decode("utf-8", "replace").partition(":")
+        if kind != "pid":
+            raise OSError(value or "the fork failed")
+        return int(value)
+
+    def _enter(self, request: wire.Spawn, fds: list[int], answer: int) -> int:
+        """In the entry process: new namespaces, then the keeper as their first process."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        alone = True
+        try:
+            enter_child_namespaces()
+        except OSError:
+            alone = False
+        try:
+            keeper = os.fork()
+        except OSError as error:
+            os.write(answer, f"error:{error}".encode())
+            return 1
+        if keeper:
+            os.write(answer, f"pid:{keeper}".encode())
+            return 0
+        os.close(answer)
+        self.control.close()
+        os.close(self.wake_read)
+        os.close(self.wake_write)
+        keep(request, fds, alone=alone)
+
+
+def enter_child_namespaces() -> None:
+    """Pid, mount and IPC namespaces for one candidate; as an unprivileged user inside a user namespace first."""
+    flags = ns.CLONE_NEWPID | ns.CLONE_NEWNS | ns.CLONE_NEWIPC
+    try:
+        ns.unshare(flags)
+    except PermissionError:
+        uid, gid = os.getuid(), os.getgid()
+        ns.unshare(flags | ns.CLONE_NEWUSER)
+        ns.map_own_user(uid, gid, uid)
+
+
+def keep(request: wire.Spawn, fds: list[int], *, alone: bool) -> NoReturn:
+    """The keeper's life, in the new namespaces. Every path ends in ``os._exit``."""
+    try:
+        control_fd, output, input_fd, output_fd = fds
+        if request.keeper_cores:
+            with suppress(OSError):
+                os.sched_setaffinity(0, request.keeper_cores)
+        if alone:
+            private_mounts(request)
+        else:
+            ns.prctl(ns.PR_SET_CHILD_SUBREAPER, 1)
+        private_folders(request.uid)
+        ours, theirs = socket.socketpair()
+        child = os.fork()
+        if child == 0:
+            _candidate(request, theirs, output, input_fd, output_fd)
+        theirs.close()
+        for fd in (output, input_fd, output_fd):
+            os.close(fd)
+        ns.prctl(ns.PR_SET_DUMPABLE, 0)
+        Keeper(child, ours, socket.socket(fileno=control_fd), request, alone=alone).serve()
+    except BaseException:
+        # Our own fault: the engine finds it at the end of the zygote's log.
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _candidate(
+    request: wire.Spawn, channel: socket.socket, output: int, input_fd: int, output_fd: int
+) -> NoReturn:
+    try:
+        from engine.bench import harness
+
+        if request.child_cores:
+            with suppress(OSError):
+                os.sched_setaffinity(0, request.child_cores)
+        confine(request, {channel.fileno(), input_fd, output_fd}, output)
+        inputs = harness.Arena(input_fd, request.input_bytes)
+        outputs = harness.Arena(output_fd, request.output_bytes)
+        os.close(input_fd)
+        os.close(output_fd)
+        gc.unfreeze()
+        harness.serve(channel, inputs, outputs)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(70)
+
+
+def versions() -> dict[str, str]:
+    import torch
+
+    found = {"torch": str(torch.__version__), "python": sys.version.split()[0]}
+    if torch.version.cuda:
+        found["cuda"] = str(torch.version.cuda)
+    with suppress(ImportError):
+        found["triton"] = str(importlib.import_module("triton").__version__)
+    return found
+
+
+def main() -> NoReturn:
+    begin = time.monotonic()
+    control = socket.socket(fileno=int(sys.argv[1]))
+    os.set_inheritable(control.fileno(), False)
+    with suppress(OSError):
+        ns.prctl(ns.PR_SET_CHILD_SUBREAPER, 1)
+    import torch
+
+    from engine.bench import harness  # noqa: F401  (imported before the fork, so that children share it)
+
+    torch.set_num_threads(1)
+    found = versions()
+    if find_spec("numpy") is not None:
+        importlib.import_module("numpy")
+    gc.collect()
+    gc.freeze()
+    vm = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE
+    ready = wire.Ready(layers={}, versions=found, vm_bytes=vm, seconds=time.monotonic() - begin)
+    control.sendall(wire.frame(ready))
+    Zygote(control).run()
+
+
+if __name__ == "__main__":
+    main()
