@@ -1,0 +1,143 @@
+"""Telemetry of the campaign's device at 1 Hz, never in the way: a stuck driver costs nothing but its samples."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from engine.hardware.cpu import CpuMeter
+from engine.hardware.nvml import GONE, Nvml, NvmlUnavailable
+from engine.records import Sample, SampleProcess
+
+__all__ = ["GONE", "Sample", "SampleProcess", "Sampler"]
+
+INTERVAL_S = 1.0
+ANSWER_S = 2.0
+
+GpuReader = Callable[[str, float], Sample]
+"""(uuid, at) → one reading; may block."""
+
+
+class Sampler:
+    """Samples the CPU and the given GPUs and hands each reading to ``sink`` on the event loop.
+
+    GPUs are read by a daemon thread of this object. When it has not answered in time the sample says so, and it
+    is not asked again before it has.
+    """
+
+    def __init__(
+        self,
+        sink: Callable[[Sample], None],
+        gpus: Sequence[str] = (),
+        *,
+        interval_s: float = INTERVAL_S,
+        answer_s: float = ANSWER_S,
+        open_reader: Callable[[], GpuReader] = lambda: Nvml().sample,
+    ) -> None:
+        self._sink, self._gpus = sink, tuple(gpus)
+        self._interval_s, self._answer_s = interval_s, answer_s
+        self._cpu = CpuMeter()
+        self._reader = _ReaderThread(open_reader) if self._gpus else None
+        self._suspended = 0
+        self._allowed = asyncio.Event()
+        self._allowed.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="telemetry")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._reader is not None:
+            self._reader.stop()
+
+    @contextlib.asynccontextmanager
+    async def suspended(self) -> AsyncIterator[None]:
+        """No reading is taken or under way inside; for a timed block. May be nested and concurrent."""
+        await self.suspend()
+        try:
+            yield
+        finally:
+            self.resume()
+
+    async def suspend(self) -> None:
+        self._suspended += 1
+        self._allowed.clear()
+        await self._idle.wait()
+
+    def resume(self) -> None:
+        self._suspended = max(0, self._suspended - 1)
+        if not self._suspended:
+            self._allowed.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._allowed.wait()
+            self._idle.clear()
+            try:
+                for sample in await self._readings(time.time()):
+                    self._sink(sample)
+            finally:
+                self._idle.set()
+            await asyncio.sleep(self._interval_s)
+
+    async def _readings(self, at: float) -> list[Sample]:
+        found = [self._cpu.sample(at)]
+        if self._reader is not None:
+            for uuid in self._gpus:
+                found.append(await self._reader.read(uuid, at, self._answer_s))
+        return found
+
+
+class _ReaderThread:
+    """One daemon thread that may hang in the driver without anybody waiting for it."""
+
+    def __init__(self, open_reader: Callable[[], GpuReader]) -> None:
+        self._open = open_reader
+        self._asked: queue.SimpleQueue[tuple[str, float, asyncio.Future[Sample]] | None] = queue.SimpleQueue()
+        self._waiting: asyncio.Future[Sample] | None = None
+        self._since = 0.0
+        self._thread = threading.Thread(target=self._serve, name="telemetry", daemon=True)
+        self._thread.start()
+
+    async def read(self, uuid: str, at: float, answer_s: float) -> Sample:
+        if self._waiting is not None and not self._waiting.done():
+            stuck = time.monotonic() - self._since
+            return Sample(at=at, device=uuid, reason=f"the driver has not answered for {stuck:.0f} s")
+        self._waiting = asyncio.get_running_loop().create_future()
+        self._since = time.monotonic()
+        self._asked.put((uuid, at, self._waiting))
+        done, _ = await asyncio.wait([self._waiting], timeout=answer_s)
+        if not done:
+            return Sample(at=at, device=uuid, reason=f"the driver has not answered for {answer_s:.0f} s")
+        return self._waiting.result()
+
+    def stop(self) -> None:
+        self._asked.put(None)
+
+    def _serve(self) -> None:
+        reader: GpuReader | None = None
+        while (order := self._asked.get()) is not None:
+            uuid, at, future = order
+            try:
+                reader = reader or self._open()
+                sample = reader(uuid, at)
+            except NvmlUnavailable as error:
+                sample = Sample(at=at, device=uuid, reason=str(error))
+            try:
+                future.get_loop().call_soon_threadsafe(_deliver, future, sample)
+            except RuntimeError:  # the loop has closed meanwhile
+                return
+
+
+def _deliver(future: asyncio.Future[Sample], sample: Sample) -> None:
+    if not future.done():
+        future.set_result(sample)
