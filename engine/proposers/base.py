@@ -39,6 +39,8 @@ class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
     speedup: float | None
     evaluation: Evaluation | None = None
     strategy: str = ""
+    family: str = ""
+    parameters: dict[str, Any] = {}
 
 
 class MemoryEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +61,7 @@ class MemoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
     carried_from: str = ""  # campaign it was carried over from
     shapes: str = ""
+    note: str = ""  # a person's own words
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +88,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     roofline_ms: dict[str, float] = {}  # by workload uuid
     profile: str = ""  # five lines about the base kernel, where a profiler exists
     forced_draft: bool = False
+    taken: Any = frozenset()  # Container[str]: solution_sha of every source this campaign has judged or is judging
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +127,10 @@ class ProposerError(Exception):
 
 class Exhausted(Exception):
     """The proposer has nothing more to offer (a finished replay): the agent stops, nothing is lost."""
+
+
+class BudgetSpent(Exhausted):
+    """The next model call could pass the cost or token cap: the agent stops with reason ``cost``."""
 
 
 class LiveSink(Protocol):

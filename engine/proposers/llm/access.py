@@ -1,0 +1,208 @@
+"""One streamed call through litellm. litellm is imported at the first call, in a thread: it takes three seconds.
+
+No network before the first call, no retries of litellm's own, nothing on standard output, no key of ours anywhere:
+litellm finds keys in the environment by its own rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from engine.proposers.llm.failures import ModelFailure, classify
+from engine.proposers.llm.money import Counted, Message, Price
+from engine.proposers.llm.pool import Served
+from engine.proposers.llm.reply import MAX_REPLY
+
+UNUSED_KEY = "none"
+"""Sent to a server of one's own when the environment has no key: its client insists on having one."""
+
+
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of the reply. ``thinking``: the model works, but what it says is no part of the answer."""
+
+    text: str = ""
+    thinking: bool = False
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a reply. ``counted`` is ``None`` when the server said nothing about tokens."""
+
+    finish_reason: str
+    counted: Counted | None
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds to wait for the first piece, and between two."""
+
+    first_s: float
+    gap_s: float
+
+
+_loading: asyncio.Lock | None = None
+_module: ModuleType | None = None
+
+
+async def load() -> ModuleType:
+    """litellm, imported once and in a thread. Raises :class:`ModelFailure` if it cannot be."""
+    global _loading
+    if _module is not None:
+        return _module
+    if _loading is None:
+        _loading = asyncio.Lock()
+    async with _loading:
+        if _module is None:
+            try:
+                await asyncio.to_thread(_import)
+            except ImportError as error:
+                raise ModelFailure("model.misconfigured", f"litellm cannot be imported: {error}") from error
+    assert _module is not None
+    return _module
+
+
+def _import() -> None:
+    global _module
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    litellm = importlib.import_module("litellm")
+    litellm.suppress_debug_info = True
+    litellm.drop_params = True
+    litellm.num_retries = 0
+    litellm.disable_streaming_logging = True
+    importlib.import_module("openai")
+    _module = litellm
+
+
+async def price_of(model: Served) -> Price | None:
+    """From litellm's local map; ``None`` if it does not know the model."""
+    litellm = await load()
+    try:
+        info = litellm.get_model_info(model.name)
+    except Exception:  # noqa: BLE001 - border to litellm: whatever it raises, the price is unknown
+        return None
+    prompt, reply = info.get("input_cost_per_token"), info.get("output_cost_per_token")
+    if prompt is None or reply is None:
+        return None
+    cached = info.get("cache_read_input_token_cost")
+    return Price(prompt=float(prompt), reply=float(reply), cached=None if cached is None else float(cached))
+
+
+async def stream(
+    model: Served, messages: Sequence[Message], *, reply_tokens: int, patience: Patience, left_s: float
+) -> AsyncIterator[Chunk | End]:
+    """Pieces of the reply and one :class:`End`. Raises :class:`ModelFailure`; close it to hang up.
+
+    Reading stops past ``MAX_REPLY`` characters, with what has come so far and no count.
+    """
+    litellm = await load()
+    started = False
+    size = 0
+    finish = ""
+    try:
+        async with _opened(litellm, model, messages, reply_tokens, patience, left_s) as response:
+            pieces = response.__aiter__()
+            while True:
+                wait = patience.gap_s if started else patience.first_s
+                try:
+                    async with asyncio.timeout(wait):
+                        piece = await anext(pieces)
+                except StopAsyncIteration:
+                    break
+                chunk, end = _read(piece)
+                finish = end or finish
+                if chunk is None:
+                    continue
+                started = True
+                size += len(chunk.text)
+                yield chunk
+                if size > MAX_REPLY:
+                    yield End(finish_reason="too-large", counted=None)
+                    return
+            counted = _counted(response)
+    except ModelFailure:
+        raise
+    except TimeoutError as error:
+        what = "the stream stood still" if started else "no first token"
+        wait = patience.gap_s if started else patience.first_s
+        raise ModelFailure("model.timeout", f"{what} for {wait:g} s", billed=True) from error
+    except Exception as error:  # the border to the model: everything becomes a reason code
+        raise classify(error, started=started) from error
+    yield End(finish_reason=finish or "stop", counted=counted)
+
+
+@asynccontextmanager
+async def _opened(
+    litellm: ModuleType,
+    model: Served,
+    messages: Sequence[Message],
+    reply_tokens: int,
+    patience: Patience,
+    left_s: float,
+) -> AsyncIterator[Any]:
+    call = litellm.acompletion(
+        model=model.name,
+        messages=[msgspec.to_builtins(message) for message in messages],
+        stream=True,
+        stream_options={"include_usage": True},
+        max_tokens=reply_tokens,
+        num_retries=0,
+        max_retries=0,
+        timeout=left_s,
+        **_server(model),
+    )
+    async with asyncio.timeout(patience.first_s):
+        response = await call
+    try:
+        yield response
+    finally:
+        close = getattr(response, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _server(model: Served) -> dict[str, Any]:
+    if model.api_base is None:
+        return {}
+    needs_key = model.name.startswith("openai/") and not os.environ.get("OPENAI_API_KEY")
+    return {"api_base": model.api_base, "api_key": UNUSED_KEY} if needs_key else {"api_base": model.api_base}
+
+
+def _read(piece: Any) -> tuple[Chunk | None, str]:
+    """Text and finish reason of one piece; servers leave any part out."""
+    choices = getattr(piece, "choices", None) or ()
+    if not choices:
+        return None, ""
+    delta = getattr(choices[0], "delta", None)
+    finish = getattr(choices[0], "finish_reason", None) or ""
+    text = getattr(delta, "content", None)
+    if isinstance(text, str) and text:
+        return Chunk(text=text), str(finish)
+    if getattr(delta, "reasoning_content", None):
+        return Chunk(thinking=True), str(finish)
+    return None, str(finish)
+
+
+def _counted(response: Any) -> Counted | None:
+    """Usage that the server itself reported; litellm's own estimate at the end of a stream is not one."""
+    for piece in reversed(list(getattr(response, "chunks", None) or ())):
+        usage = getattr(piece, "usage", None)
+        if usage is not None:
+            details = getattr(usage, "prompt_tokens_details", None)
+            return Counted(
+                prompt=int(getattr(usage, "prompt_tokens", 0) or 0),
+                reply=int(getattr(usage, "completion_tokens", 0) or 0),
+                cached=int(getattr(details, "cached_tokens", 0) or 0),
+            )
+    return None
+
+
+async def close() -> None:
+    """Close litellm's idle connections, if it was ever used."""
+    if _module is not None:
+        await _module.close_litellm_async_clients()

@@ -1,0 +1,129 @@
+"""Which model an agent asks next, and which models are put aside for a while because they keep failing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from engine.proposers.llm.failures import ModelFailure
+from engine.store.events import Attention, Event, ModelChosen
+
+FAILURES = 3
+"""Failed proposals in a row after which a model is put aside; a lasting failure (401, 404 …) counts at once."""
+FIRST_REST_S = 30.0
+LONGEST_REST_S = 600.0
+
+Notify = Callable[[Event], Awaitable[None]]
+
+
+class Breaker(msgspec.Struct, frozen=True, kw_only=True):
+    """One model's health. ``until`` is on the caller's monotonic clock; after it one probe is let through."""
+
+    failures: int = 0
+    rests: int = 0
+    until: float = 0.0
+    why: str = ""
+
+    def resting(self, now: float) -> bool:
+        return now < self.until
+
+    def after_failure(self, now: float, why: str, *, lasting: bool) -> Breaker:
+        """Opens (again) at the third failure in a row, at a lasting one, or when a probe fails."""
+        failures = self.failures + 1
+        if not lasting and not self.rests and failures < FAILURES:
+            return msgspec.structs.replace(self, failures=failures, why=why)
+        rest = min(LONGEST_REST_S, FIRST_REST_S * 2.0**self.rests)
+        return Breaker(failures=failures, rests=self.rests + 1, until=now + rest, why=why)
+
+
+class Served(msgspec.Struct, frozen=True):
+    """A model as litellm names it, and the server it is asked at (``None``: the provider's own)."""
+
+    name: str
+    api_base: str | None = None
+
+
+def served(name: str, api_base: str | None) -> Served:
+    """``provider/model`` or ``provider/model@http://host:port/v1``; the second names its own server."""
+    model, at, base = name.partition("@http")
+    return Served(model, f"http{base}") if at else Served(name, api_base)
+
+
+class ModelPool:
+    """The campaign's models, shared by its agents.
+
+    Agents take turns over the models (agent ``i`` has model ``i mod n``); with ``rotate`` each agent changes the
+    model with every proposal. A model that is put aside is replaced by the next healthy one; if none is healthy
+    the agent keeps its own, so that the reason its calls fail stays the real one.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[str],
+        *,
+        api_base: str | None = None,
+        rotate: bool = False,
+        notify: Notify | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not models:
+            raise ValueError("a pool needs a model")
+        self._models = [served(name, api_base) for name in models]
+        self._api_base = api_base
+        self._rotate = rotate
+        self._notify = notify
+        self._clock = clock
+        self._breakers: dict[str, Breaker] = {}
+        self._last: dict[str, str] = {}
+
+    @property
+    def models(self) -> list[str]:
+        return [model.name for model in self._models]
+
+    def planned(self, ordinal: int, turn: int, wanted: str = "") -> Served:
+        """The model whose turn it is, whatever its health. ``wanted`` is a person's choice."""
+        if wanted:
+            return next((m for m in self._models if m.name == wanted), served(wanted, self._api_base))
+        step = ordinal + turn if self._rotate else ordinal
+        return self._models[step % len(self._models)]
+
+    async def choose(self, agent: str, ordinal: int, turn: int, wanted: str = "") -> Served:
+        """The planned model, or the next healthy one while that is put aside; a replacement is said aloud."""
+        first = self.planned(ordinal, turn, wanted)
+        chosen = first
+        if self._breaker(first.name).resting(self._clock()):
+            start = next((i for i, m in enumerate(self._models) if m.name == first.name), 0)
+            order = [*self._models[start + 1 :], *self._models[: start + 1]]
+            chosen = next((m for m in order if not self._breaker(m.name).resting(self._clock())), first)
+        previous = self._last.get(agent)
+        self._last[agent] = chosen.name
+        if chosen.name != first.name and previous != chosen.name:
+            why = f"{first.name} is put aside: {self._breaker(first.name).why}"
+            await self._say(ModelChosen(agent=agent, model=chosen.name, why=why))
+        elif previous not in (None, chosen.name) and not self._rotate:
+            await self._say(ModelChosen(agent=agent, model=chosen.name, why="its own model again"))
+        return chosen
+
+    async def succeeded(self, model: str) -> None:
+        before = self._breakers.pop(model, None)
+        if before is not None and before.rests:
+            await self._say(Attention(code=f"model.put-aside:{model}", text="", clear=True))
+
+    async def failed(self, model: str, failure: ModelFailure) -> None:
+        before = self._breaker(model)
+        why = f"{failure.reason}: {failure.detail}"
+        now = self._clock()
+        after = before.after_failure(now, why, lasting=failure.rule.lasting)
+        self._breakers[model] = after
+        if after.rests > before.rests:
+            text = f"model {model} is put aside for {after.until - now:.0f} s: {why}"
+            await self._say(Attention(code=f"model.put-aside:{model}", text=text))
+
+    def _breaker(self, model: str) -> Breaker:
+        return self._breakers.get(model) or Breaker()
+
+    async def _say(self, event: Event) -> None:
+        if self._notify is not None:
+            await self._notify(event)
