@@ -59,6 +59,8 @@ class BaselinesMeasured(_Event, frozen=True):
     sol_bound: str | None = None  # file | roofline
     sol_baseline: str | None = None  # file | eager | compile
     notes: list[str] = []
+    kernel_type: str = ""  # by the traced reference; empty: as the campaign started with
+    device_name: str = ""
 
 
 class CampaignPaused(_Event, frozen=True):

@@ -83,6 +83,8 @@ def _baselines(summary: Summary, at: float, event: ev.BaselinesMeasured) -> Summ
         seed_sol_score=event.sol_score,
         sol_bound=event.sol_bound,
         sol_baseline=event.sol_baseline,
+        kernel_type=event.kernel_type or summary.kernel_type,
+        device_name=event.device_name or summary.device_name,
     )
     agents = {name: _with_seed(summary, agent, at) for name, agent in summary.agents.items()}
     return _with_leader(replace(summary, agents=agents))

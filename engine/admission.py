@@ -1,0 +1,185 @@
+"""Load and admit: what a campaign needs before its first agent may start. Done once, found again on resume."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from engine import skills as skill_policy
+from engine.agent_state import AgentState, mailbox_from, rebuilt
+from engine.errors import BadInput, Fault
+from engine.memory import carried, memory_entry, remember, shapes_text
+from engine.problems.axes import resolve_axes
+from engine.records import Baselines
+from engine.session import AgentControl, Session, log
+from engine.store import events as ev
+from engine.store.campaigns import resolve_campaign
+from engine.store.events import AgentSpec
+from engine.store.reader import StoreReader
+from engine.store.rows import MemoryWrite
+from engine.store.tx import Tx
+
+PAGE = 500
+
+
+async def admit(session: Session) -> None:
+    """Trace and measure (first start) or read back (resume), then set the agents up.
+
+    Raises:
+        Fault: the machine cannot run this problem, or the reference or the seed solution fails.
+        BadInput: a setting names something that is not there.
+    """
+    session.shapes = shapes_text(
+        resolve_axes(session.problem.definition, workload) for workload in session.problem.workloads
+    )
+    await _trace(session)
+    await _measure(session)
+    if session.config.memory_from and not session.reader.memo("").get("carried"):
+        await _carry_over(session, session.config.memory_from)
+    _bring_back(session)
+
+
+def eligible_strategies(session: Session, spec: AgentSpec) -> tuple[str, ...]:
+    """Names of the skills that an agent may use here, the most promising for the kernel type first."""
+    graph = next(iter(session.graphs.values()), None)
+    wanted = session.config.strategies
+    names = [
+        skill.name
+        for skill in session.skills.strategies(session.kernel_type)
+        if skill_policy.eligible(skill, session.kernel_type, session.bench.device, graph)[0]
+    ]
+    if not wanted:
+        return tuple(names)
+    return tuple(name for name in names if name in wanted) or tuple(wanted)
+
+
+async def _trace(session: Session) -> None:
+    """The reference's operators, from a child process; a problem that cannot be traced goes on without."""
+    from engine.tracing.kernel_type import kernel_type_of
+    from engine.tracing.trace import trace_problem
+
+    try:
+        session.graphs = await asyncio.to_thread(trace_problem, session.problem)
+    except Fault as error:
+        log.warning("the reference was not traced: %s", error.message)
+    graph = next(iter(session.graphs.values()), None)
+    kernel_type = kernel_type_of(session.problem.definition, graph)
+    if kernel_type != session.kernel_type:
+        session.kernel_type = kernel_type
+        await session.writer.set_campaign(kernel_type=kernel_type)
+
+
+async def _measure(session: Session) -> None:
+    """The reference and the seed solution, once per campaign."""
+    row = session.reader.campaign()
+    if row.baselines is not None:
+        session.measured = row.baselines
+    else:
+        seed = session.reader.solution(0)
+        if seed is None:
+            raise Fault("fault.store", "the seed solution is missing from the campaign's store")
+        async with session.door.entered():
+            session.measured = await session.bench.measure_baselines(seed)
+        await session.writer.set_campaign(
+            baselines_event(session.measured, session.kernel_type, session.bench.device.name),
+            device_facts=session.bench.device,
+            baselines=session.measured,
+        )
+    session.roofline_ms = {
+        result.uuid: result.roofline_ms for result in session.measured.workloads if result.roofline_ms is not None
+    }
+
+
+def baselines_event(baselines: Baselines, kernel_type: str, device_name: str) -> ev.BaselinesMeasured:
+    """The decision as it is written down. The bound counts only if every workload has one."""
+    bounds = [result.roofline_ms for result in baselines.workloads]
+    scores = [result.sol_score for result in baselines.workloads]
+    known = [bound for bound in bounds if bound is not None and bound > 0]
+    graded = [score for score in scores if score is not None]
+    whole = bool(bounds) and len(known) == len(bounds)
+    return ev.BaselinesMeasured(
+        reference_ms=baselines.reference_ms,
+        seed_ms=baselines.seed_ms,
+        seed_speedup=baselines.seed_speedup,
+        noise=baselines.noise,
+        timer=baselines.timer,
+        roofline_ms=math.exp(sum(map(math.log, known)) / len(known)) if whole else None,
+        sol_score=sum(graded) / len(graded) if graded and len(graded) == len(scores) else None,
+        notes=baselines.notes,
+        kernel_type=kernel_type,
+        device_name=device_name,
+    )
+
+
+async def _carry_over(session: Session, campaign: str) -> None:
+    """Wins and traps of another campaign on the same kernel type and device, marked as carried over."""
+    with StoreReader(resolve_campaign(campaign)) as other:
+        device = other.campaign().device_facts
+        rows = other.memory()
+    if device is not None and device.name != session.bench.device.name:
+        raise BadInput(
+            f"campaign {campaign!r} ran on {device.name}",
+            where="memory_from",
+            fix=f"carry over from one on {session.bench.device.name}",
+        )
+    entries = carried(
+        (memory_entry(row) for row in reversed(rows)), kernel_type=session.kernel_type, campaign=campaign
+    )
+    provenance = {row.id: row for row in rows}
+    config = session.config
+
+    def run(tx: Tx) -> None:
+        for entry in entries:
+            row = provenance[entry.id]
+            write = MemoryWrite(
+                kind=entry.kind,
+                kernel_type=entry.kernel_type,
+                strategy=entry.strategy,
+                reflection=entry.reflection,
+                error=entry.error,
+                speedup=entry.speedup,
+                gain=entry.gain,
+                before_ms=entry.before_ms,
+                after_ms=entry.after_ms,
+                shapes=entry.shapes,
+                agent=entry.agent,
+                device=row.device,
+                versions=row.versions,
+                carried_from=entry.carried_from,
+            )
+            remember(tx, write, config)
+        tx.memo("", "carried", campaign)
+
+    await session.writer.transact(run)
+
+
+def _bring_back(session: Session) -> None:
+    """Agents with the state that their stored verdicts leave them in, and every source judged so far."""
+    known = session.summary.agents
+    for name, summary in known.items():
+        control = AgentControl(spec=summary.spec, state=rebuilt_state(session, name))
+        control.mailbox = mailbox_from(session.reader.memo(name).get("mailbox"))
+        control.stopped = summary.stopped
+        if summary.paused:
+            by, _, why = summary.paused.partition(": ")
+            control.pause(by, why)
+        else:
+            control.resume()
+        session.agents[name] = control
+    after = 0
+    while rows := session.reader.candidates_after(after, PAGE):
+        for row in rows:
+            if row.source_sha:
+                session.sources.setdefault(row.source_sha, row.number)
+        after = rows[-1].number
+
+
+def rebuilt_state(session: Session, agent: str) -> AgentState:
+    """An agent's state from what is stored of it, and nothing else."""
+    rows = []
+    after = 0
+    while page := session.reader.candidates_after(after, PAGE, agent=agent):
+        rows += page
+        after = page[-1].number
+    mailbox = mailbox_from(session.reader.memo(agent).get("mailbox"))
+    return rebuilt(agent, rows, session.plateau, session.summary.agents.get(agent), mailbox)

@@ -1,0 +1,224 @@
+"""One agent: the coroutine that proposes until the guard says stop. Everything it learns is in the store.
+
+Until told to stop: wait while paused, take hints and a forced draft, recall, look at faster siblings, choose the
+mode by the plateau and a strategy by the policy, ask the proposer, submit to the guard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from engine import budget, strategy
+from engine.agent_state import AgentState, base_number, begun
+from engine.breaker import ERROR_STREAK, backoff_s
+from engine.guard.guard import Guard, Judged, Submission
+from engine.guard.plateau import draft_due
+from engine.guard.plateau import mode as plateau_mode
+from engine.guard.stop import Stop, stop_reason
+from engine.memory import recall
+from engine.proposers.base import BudgetSpent, Context, Exhausted, Proposal, Proposer, ProposerError, UnusableReply
+from engine.records import AgentState as Live
+from engine.records import Mode, Outcome, StopReason, Usage
+from engine.session import AgentControl, Session
+from engine.store import events as ev
+from engine.text import clean, one_line
+
+ERROR_LIMIT = 500
+
+
+@dataclass
+class Agent:
+    """``eligible`` are the strategies it may use, in the skills' order of promise; ``served`` narrows them."""
+
+    session: Session
+    control: AgentControl
+    proposer: Proposer
+    guard: Guard
+    eligible: tuple[str, ...]
+    patient: bool = False  # waits for a person: no deadline per proposal
+    clock: Callable[[], float] = time.time
+
+    @property
+    def name(self) -> str:
+        return self.control.spec.name
+
+    async def run(self) -> Stop:
+        """Propose until stopped; says why. Cancelling it stops at once and loses the candidate in flight."""
+        while True:
+            await self._while_paused()
+            stop = self._stop()
+            if stop is not None:
+                return stop
+            context = await self._prepare()
+            started = time.monotonic()
+            try:
+                reply = await self._propose(context)
+            except BudgetSpent as error:
+                return Stop(StopReason.COST, one_line(str(error)))
+            except Exhausted as error:
+                return Stop(StopReason.CANDIDATES, one_line(str(error)) or "the proposer has nothing more")
+            except ProposerError as error:
+                await self._error(error.reason, error.detail, error.usage)
+                continue
+            await self._submit(context, reply, started)
+
+    def _stop(self) -> Stop | None:
+        summary = self.session.summary
+        return stop_reason(
+            budget.agent_standing(summary, self.name, plateau=self.control.state.plateau.stop),
+            budget.campaign_standing(summary, self.session.config, self.clock()),
+        )
+
+    async def _while_paused(self) -> None:
+        """Until neither the campaign nor this agent is paused."""
+        session, control = self.session, self.control
+        while not (session.door.is_open and control.going.is_set()):
+            broken = control.paused in ("errors", "breaker")
+            state = Live.BROKEN if broken else Live.PAUSED
+            session.writer.live(self.name, state=state.value, detail=control.why, hypothesis="", reply="")
+            await session.door.opened()
+            await control.going.wait()
+
+    async def _prepare(self) -> Context:
+        """Everything the proposer may see: mode, strategy, base, memory, siblings, hints."""
+        session, control = self.session, self.control
+        session.writer.live(self.name, state=Live.RECALLING.value, detail="", hypothesis="", reply="", tokens=0)
+        state = await self._begin(control.state)
+        chosen = await self._choose(state)
+        wins, traps = recall(
+            session.memory_for(self.name),
+            kernel_type=session.kernel_type,
+            strategy=chosen,
+            shapes=session.shapes,
+        )
+        mode = plateau_mode(state.plateau, session.plateau)
+        session.writer.live(self.name, strategy=chosen, mode=mode.value)
+        return Context(
+            problem=session.problem,
+            kernel_type=session.kernel_type,
+            device=session.bench.device,
+            agent=self.name,
+            ordinal=control.spec.ordinal,
+            position=state.position,
+            seed=session.config.seed,
+            mode=mode,
+            strategy=chosen,
+            base=session.incumbent(base_number(state), self.name),
+            best=session.incumbent(state.best, self.name),
+            history=state.history,
+            wins=wins,
+            traps=traps,
+            siblings=session.siblings(self.name),
+            hints=control.mailbox.hints,
+            tried_families=state.families,
+            reference_ms=session.baselines.reference_ms,
+            roofline_ms=session.roofline_ms,
+            forced_draft=state.plateau.line_forced,
+            taken=session.sources,
+        )
+
+    async def _begin(self, state: AgentState) -> AgentState:
+        """Open a draft line that is due and say so, once."""
+        session, control = self.session, self.control
+        if not draft_due(state.plateau, session.plateau):
+            return state
+        control.state = state = begun(state, Mode.DRAFT, session.plateau)
+        control.mailbox = msgspec.structs.replace(control.mailbox, draft=False)
+        opened = ev.DraftLineOpened(agent=self.name, forced=state.plateau.line_forced)
+        memo = msgspec.to_builtins(control.mailbox)
+        await session.decide(opened, agent=self.name, memo={"mailbox": memo})
+        return state
+
+    async def _choose(self, state: AgentState) -> str:
+        """The strategy for this proposal; a person's choice stands before the policy's."""
+        wanted = self.control.mailbox.strategy
+        if wanted:
+            return wanted
+        choice = strategy.choose(
+            self.eligible,
+            state.history,
+            seed=self.session.config.seed,
+            agent=self.name,
+            ordinal=self.control.spec.ordinal,
+            position=state.position,
+            mode=plateau_mode(state.plateau, self.session.plateau),
+        )
+        if choice.strategy != self.session.summary.agents[self.name].strategy:
+            await self.session.record(ev.StrategyChosen(agent=self.name, strategy=choice.strategy, why=choice.why))
+        return choice.strategy
+
+    async def _propose(self, context: Context) -> Proposal | UnusableReply:
+        """Ask the proposer under the one deadline of a proposal."""
+        deadline = None if self.patient else self.session.config.proposal_deadline_s
+        sink = _Live(self.session, self.name)
+        sink.state(Live.PROPOSING)
+        try:
+            async with asyncio.timeout(deadline):
+                return await self.proposer.propose(context, sink)
+        except TimeoutError as error:
+            raise ProposerError("model.deadline", f"no reply within {deadline:g} s") from error
+
+    async def _submit(self, context: Context, reply: Proposal | UnusableReply, started: float) -> None:
+        if isinstance(reply, Proposal):
+            hypothesis = one_line(reply.hypothesis, 300)
+            self.session.writer.live(self.name, hypothesis=hypothesis, strategy=reply.strategy)
+        submission = Submission(
+            agent=self.name,
+            reply=reply,
+            context=context,
+            delivered=context.hints,
+            model=self.proposer.model,
+            started=started,
+        )
+        judged = await self.guard.submit(submission)
+        if isinstance(reply, Proposal):
+            await self.proposer.judged(reply, judged.outcome, judged.evaluation, judged.reason)
+        if judged.outcome is Outcome.ERROR:
+            await self._error(judged.reason, judged.detail, reply.usage)
+        else:
+            await self._after(judged)
+
+    async def _after(self, judged: Judged) -> None:
+        """A verdict arrived, so whatever was failing works again."""
+        await self.session.withdraw("agent.errors", self.name)
+
+    async def _error(self, reason: str, detail: str, usage: Usage | None) -> None:
+        """Count an ERROR: no position, r stays. The fifth in a row pauses the agent; before it, wait a little."""
+        session, control = self.session, self.control
+        streak = control.state.errors + 1
+        control.state = msgspec.structs.replace(control.state, errors=streak)
+        detail = clean(detail, ERROR_LIMIT)
+        event = ev.CandidateError(
+            agent=self.name,
+            reason=reason,
+            detail=detail,
+            streak=streak,
+            tokens=usage.tokens_in + usage.tokens_out if usage else 0,
+            cost_usd=usage.cost_usd if usage else None,
+        )
+        if streak < ERROR_STREAK:
+            await session.record(event)
+            await asyncio.sleep(backoff_s(streak))
+            return
+        why = f"{streak} errors in a row, the last: {reason}: {one_line(detail)}"
+        control.pause("errors", why)
+        await session.record(event, ev.AgentPaused(agent=self.name, by="errors", why=why))
+        await session.note("agent.errors", f"agent {self.name} paused: {why}", level="error", agent=self.name)
+
+
+class _Live:
+    """The proposer's view of the agent's live row."""
+
+    def __init__(self, session: Session, agent: str) -> None:
+        self._session, self._agent = session, agent
+
+    def state(self, state: str, detail: str = "") -> None:
+        self._session.writer.live(self._agent, state=str(state), detail=one_line(detail))
+
+    def reply(self, tail: str, tokens: int) -> None:
+        self._session.writer.live(self._agent, reply=clean(tail), tokens=tokens)

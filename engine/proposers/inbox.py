@@ -1,0 +1,183 @@
+"""The inbox proposer: a person, or a coding agent outside, edits a file; every save is a candidate.
+
+The agent's folder holds ``kernel.py`` (the best to start from) or, if somebody puts one there, ``solution.json``
+with several files. The outcome is written back beside it as ``outcome.txt`` and ``outcome.json``. Nothing is
+remembered but the store: a file whose content was judged before is not a new save, an edit that was made while no
+engine ran is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from engine.errors import BadInput
+from engine.problems.solution import Solution, solution_sha
+from engine.problems.solution_io import load_solution
+from engine.proposers.base import Context, LiveSink, Proposal, UnusableReply
+from engine.records import AgentState, Evaluation, Outcome
+from engine.text import clean
+
+SOLUTION_FILE = "solution.json"
+SOURCE_FILE = "kernel.py"
+SETTLE_S = 0.15
+"""A file that did not change for this long has been written completely."""
+
+
+class WrittenOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """``outcome.json``: latencies in milliseconds, ``null`` where nothing was measured."""
+
+    file: str
+    outcome: Outcome
+    reason: str = ""
+    detail: str = ""
+    latency_ms: float | None = None
+    speedup: float | None = None
+    workloads: list[dict[str, object]] = []
+
+
+class InboxProposer:
+    """Waits for saves in ``folder``. Has no deadline of its own: a person takes the time it takes."""
+
+    name = "inbox"
+    model: str | None = None
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._refused: str = ""  # text of the last save that was no solution
+
+    async def propose(self, context: Context, live: LiveSink) -> Proposal | UnusableReply:
+        self._offer_base(context)
+        known = {past.source_sha for past in context.history}
+        known.update({solution_sha(context.base.solution), solution_sha(context.best.solution)})
+        live.state(AgentState.PROPOSING, f"waiting for a save in {self.folder}")
+        reply = self._look(context, known)
+        if reply is None:
+            reply = await self._next_save(context, known)
+        return reply
+
+    async def judged(
+        self, proposal: Proposal, outcome: Outcome, evaluation: Evaluation | None, reason: str
+    ) -> None:
+        """Write the verdict beside the file."""
+        results = evaluation.workloads if evaluation else []
+        self._write_outcome(
+            WrittenOutcome(
+                file=self._file().name,
+                outcome=outcome,
+                reason=reason,
+                detail=evaluation.detail if evaluation else "",
+                latency_ms=evaluation.latency_ms if evaluation else None,
+                speedup=evaluation.geomean_speedup if evaluation else None,
+                workloads=[
+                    {"uuid": w.uuid, "status": w.status, "reason": w.reason, "latency_ms": w.latency_ms}
+                    for w in results
+                ],
+            )
+        )
+
+    async def close(self) -> None:
+        return None
+
+    def _file(self) -> Path:
+        whole = self.folder / SOLUTION_FILE
+        return whole if whole.is_file() else self.folder / SOURCE_FILE
+
+    def _offer_base(self, context: Context) -> None:
+        """A first ``kernel.py`` to edit; never over a file that is there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._file().exists():
+            (self.folder / SOURCE_FILE).write_text(context.base.solution.entry_source, encoding="utf-8")
+
+    async def _next_save(self, context: Context, known: set[str]) -> Proposal | UnusableReply:
+        from watchfiles import awatch
+
+        async for _ in awatch(self.folder, recursive=False, step=50, debounce=400, rust_timeout=1000):
+            reply = self._look(context, known) if await self._settled() else None
+            if reply is not None:
+                return reply
+        raise asyncio.CancelledError
+
+    async def _settled(self) -> bool:
+        """Whether the file stopped growing; an editor may still be writing it when the first event comes."""
+        before = self._stat()
+        for _ in range(20):
+            await asyncio.sleep(SETTLE_S)
+            after = self._stat()
+            if after == before:
+                return after is not None
+            before = after
+        return False
+
+    def _stat(self) -> tuple[str, int, int] | None:
+        try:
+            info = self._file().stat()
+        except OSError:
+            return None
+        return self._file().name, info.st_mtime_ns, info.st_size
+
+    def _look(self, context: Context, known: set[str]) -> Proposal | UnusableReply | None:
+        """The file as a candidate, or ``None`` if this content was judged before."""
+        path = self._file()
+        try:
+            solution = load_solution(path, context.problem)
+        except BadInput as error:
+            return self._refuse(path, error, context)
+        if solution_sha(solution) in known:
+            return None
+        return Proposal(
+            solution=solution,
+            strategy=context.strategy,
+            family="inbox",
+            hypothesis=_first_comment(solution),
+            reply="",
+        )
+
+    def _refuse(self, path: Path, error: BadInput, context: Context) -> UnusableReply | None:
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        if text == self._refused or not text.strip():
+            return None
+        self._refused = text
+        detail = clean(error.message)
+        self._write_outcome(
+            WrittenOutcome(file=path.name, outcome=Outcome.REJECT, reason="reply.unusable", detail=detail)
+        )
+        return UnusableReply(reason="reply.unusable", detail=detail, strategy=context.strategy, reply=text)
+
+    def _write_outcome(self, outcome: WrittenOutcome) -> None:
+        _replace(self.folder / "outcome.json", msgspec.json.format(msgspec.json.encode(outcome), indent=1) + b"\n")
+        _replace(self.folder / "outcome.txt", outcome_text(outcome).encode())
+
+
+def outcome_text(outcome: WrittenOutcome) -> str:
+    """The verdict in a few lines for a person."""
+    lines = [f"{outcome.file}: {outcome.outcome.value}" + (f"  {outcome.reason}" if outcome.reason else "")]
+    if outcome.latency_ms is not None:
+        speedup = f", {outcome.speedup:.3f}× of the reference" if outcome.speedup is not None else ""
+        lines.append(f"{outcome.latency_ms:.4g} ms{speedup}")
+    if outcome.detail:
+        lines.append(outcome.detail)
+    lines += [f"{w['uuid']}: {w['status']} {w['reason']}".rstrip() for w in outcome.workloads if w["reason"]]
+    return "\n".join(lines) + "\n"
+
+
+def _first_comment(solution: Solution) -> str:
+    """The leading comment of the entry source: what its author says about it."""
+    words = []
+    for line in solution.entry_source.splitlines():
+        if not line.startswith("#"):
+            break
+        words.append(line.lstrip("#! ").strip())
+    return clean(" ".join(words), 300)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Written beside and renamed, so that a watching agent never reads half an outcome."""
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_bytes(data)
+    temporary.replace(path)
