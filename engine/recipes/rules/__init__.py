@@ -1,0 +1,19 @@
+"""Matchers: each looks at a traced reference and binds inputs to roles, or raises ``Unsupported`` with a reason.
+
+A rule takes the subject and the recipe's ``options``; it returns the facts that conditions and templates see as
+``f``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from engine.recipes.rules.rowwise import rows_torch
+from engine.recipes.subject import Subject
+
+Rule = Callable[[Subject, Mapping[str, Any]], dict[str, Any]]
+
+RULES: dict[str, Rule] = {
+    "rows-torch": rows_torch,
+}

@@ -1,0 +1,128 @@
+"""Start the tracing child for a problem: sandboxed, without network, limited in time and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from engine.bench.sandbox import choose_sandbox, command, environment
+from engine.problems.axes import resolve_axes, shape_of
+from engine.problems.model import Problem, ScalarInput, Workload
+from engine.recipes.graph import RawGraph
+from engine.recipes.subject import Subject, subject_of
+from engine.records import DeviceFacts
+from engine.text import clean
+
+MODULE = "engine.recipes.capture"
+PERTURBED = 1.3713  # shows which constants of a trace follow a scalar input
+
+
+class TensorArg(msgspec.Struct, frozen=True):
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One traced call: arguments by input name in order, tensors by shape and dtype, scalars as they are."""
+
+    key: str
+    axes: dict[str, int]
+    tensors: dict[str, TensorArg]
+    scalars: dict[str, bool | int | float]
+    order: list[str]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    reference: str
+    calls: list[Call]
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    graphs: dict[str, RawGraph]
+
+
+def calls_for(problem: Problem, limit: int = 6) -> list[Call]:
+    """Up to ``limit`` workloads that differ in their axes, and one more with other scalar values."""
+    chosen: list[Call] = []
+    seen: set[Any] = set()
+    for workload in _spread(problem.workloads):
+        call = _call(problem, workload)
+        identity = tuple(sorted(call.axes.items()))
+        if identity not in seen and len(chosen) < limit:
+            seen.add(identity)
+            chosen.append(call)
+    floats = {n: v for n, v in chosen[0].scalars.items() if isinstance(v, float)} if chosen else {}
+    if floats:
+        moved = {n: v * PERTURBED + 1e-7 * (i + 1) for i, (n, v) in enumerate(floats.items())}
+        chosen.append(msgspec.structs.replace(chosen[0], key="scalars", scalars=chosen[0].scalars | moved))
+    return chosen
+
+
+def _spread(workloads: Sequence[Workload]) -> list[Workload]:
+    """Largest and smallest first: sizes that differ most tell most about what they follow."""
+    ordered = sorted(workloads, key=lambda w: sorted(w.axes.values()))
+    ends = [w for pair in zip(ordered, reversed(ordered), strict=True) for w in pair]
+    return list({w.uuid: w for w in ends}.values())
+
+
+def _call(problem: Problem, workload: Workload) -> Call:
+    definition = problem.definition
+    axes = resolve_axes(definition, workload)
+    tensors: dict[str, TensorArg] = {}
+    scalars: dict[str, bool | int | float] = {}
+    for name, spec in definition.inputs.items():
+        shape = shape_of(spec, axes)
+        source = workload.inputs.get(name)
+        if shape is not None:
+            tensors[name] = TensorArg(shape, spec.dtype)
+        else:
+            scalars[name] = source.value if isinstance(source, ScalarInput) else 1.0
+    return Call(key=workload.uuid, axes=axes, tensors=tensors, scalars=scalars, order=list(definition.inputs))
+
+
+async def trace_reference(problem: Problem, timeout_s: float = 60.0) -> tuple[list[RawGraph], str]:
+    """The traces, and why there are none. Never raises for what the reference does."""
+    request = msgspec.json.encode(Request(reference=problem.definition.reference, calls=calls_for(problem)))
+    with tempfile.TemporaryDirectory(prefix="kernelarc-trace-") as scratch:
+        env = environment("cpu")
+        argv = command(choose_sandbox(), MODULE, [], env)
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=env,
+            cwd=scratch,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(timeout_s):
+                reply, errors = await process.communicate(request)
+        except TimeoutError:
+            return [], f"tracing took longer than {timeout_s:g} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    if process.returncode != 0:
+        return [], f"tracing failed: {clean(errors.decode(errors='replace'), 300)}"
+    try:
+        decoded = msgspec.json.decode(reply, type=Reply)
+    except msgspec.DecodeError:
+        return [], "tracing gave no readable answer"
+    return list(decoded.graphs.values()), ""
+
+
+async def prepare(problem: Problem, device: DeviceFacts, kernel_type: str, timeout_s: float = 60.0) -> Subject:
+    """Trace ``problem`` and make it ready for :func:`engine.recipes.match.match_all`."""
+    traces, why = await trace_reference(problem, timeout_s)
+    subject = subject_of(problem, traces, device, kernel_type)
+    return dataclasses.replace(subject, why_no_graph=why) if why else subject
