@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -47,10 +46,10 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _loading: asyncio.Lock | None = None
-_module: ModuleType | None = None
+_module: Any = None
 
 
-async def load() -> ModuleType:
+async def load() -> Any:
     """litellm, imported once and in a thread. Raises :class:`ModelFailure` if it cannot be."""
     global _loading
     if _module is not None:
@@ -63,14 +62,13 @@ async def load() -> ModuleType:
                 await asyncio.to_thread(_import)
             except ImportError as error:
                 raise ModelFailure("model.misconfigured", f"litellm cannot be imported: {error}") from error
-    assert _module is not None
     return _module
 
 
 def _import() -> None:
     global _module
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    litellm = importlib.import_module("litellm")
+    litellm: Any = importlib.import_module("litellm")
     litellm.suppress_debug_info = True
     litellm.drop_params = True
     litellm.num_retries = 0
@@ -95,7 +93,7 @@ async def price_of(model: Served) -> Price | None:
 
 async def stream(
     model: Served, messages: Sequence[Message], *, reply_tokens: int, patience: Patience, left_s: float
-) -> AsyncIterator[Chunk | End]:
+) -> AsyncGenerator[Chunk | End, None]:
     """Pieces of the reply and one :class:`End`. Raises :class:`ModelFailure`; close it to hang up.
 
     Reading stops past ``MAX_REPLY`` characters, with what has come so far and no count.
@@ -138,7 +136,7 @@ async def stream(
 
 @asynccontextmanager
 async def _opened(
-    litellm: ModuleType,
+    litellm: Any,
     model: Served,
     messages: Sequence[Message],
     reply_tokens: int,

@@ -54,9 +54,9 @@ def served(name: str, api_base: str | None) -> Served:
 class ModelPool:
     """The campaign's models, shared by its agents.
 
-    Agents take turns over the models (agent ``i`` has model ``i mod n``); with ``rotate`` each agent changes the
-    model with every proposal. A model that is put aside is replaced by the next healthy one; if none is healthy
-    the agent keeps its own, so that the reason its calls fail stays the real one.
+    Each agent has a model of its own; with ``rotate`` it changes the model with every proposal, from there on.
+    A model that is put aside is replaced by the next healthy one; if none is healthy the agent keeps its own, so
+    that the reason its calls fail stays the real one.
     """
 
     def __init__(
@@ -82,16 +82,17 @@ class ModelPool:
     def models(self) -> list[str]:
         return [model.name for model in self._models]
 
-    def planned(self, ordinal: int, turn: int, wanted: str = "") -> Served:
-        """The model whose turn it is, whatever its health. ``wanted`` is a person's choice."""
-        if wanted:
-            return next((m for m in self._models if m.name == wanted), served(wanted, self._api_base))
-        step = ordinal + turn if self._rotate else ordinal
-        return self._models[step % len(self._models)]
+    def planned(self, own: str, turn: int) -> Served:
+        """The model whose turn it is, whatever its health. ``own`` may be one that is not in the pool."""
+        plain = served(own, self._api_base)
+        known = next((i for i, m in enumerate(self._models) if m.name == plain.name), None)
+        if known is None:
+            return plain
+        return self._models[(known + turn) % len(self._models) if self._rotate else known]
 
-    async def choose(self, agent: str, ordinal: int, turn: int, wanted: str = "") -> Served:
+    async def choose(self, agent: str, own: str, turn: int) -> Served:
         """The planned model, or the next healthy one while that is put aside; a replacement is said aloud."""
-        first = self.planned(ordinal, turn, wanted)
+        first = self.planned(own, turn)
         chosen = first
         if self._breaker(first.name).resting(self._clock()):
             start = next((i for i, m in enumerate(self._models) if m.name == first.name), 0)

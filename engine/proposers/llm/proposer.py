@@ -94,8 +94,10 @@ class _Turn:
 
 
 class LlmProposer:
-    """One agent's LLM. ``skills`` and ``caps`` are asked anew for each proposal; ``recorded`` gives the agent's
-    earlier (position, solution) pairs when a campaign goes on after a restart."""
+    """One agent's LLM; ``model`` is its own one. ``skills`` and ``caps`` are asked anew for each proposal.
+
+    ``recorded`` gives the agent's earlier (position, solution) pairs when a campaign goes on after a restart.
+    """
 
     name = "llm"
 
@@ -104,7 +106,7 @@ class LlmProposer:
         *,
         config: CampaignConfig,
         agent: str,
-        ordinal: int,
+        model: str,
         pool: ModelPool,
         ledger: Ledger,
         skills: Callable[[], SkillSet],
@@ -112,19 +114,13 @@ class LlmProposer:
         recorded: Callable[[], Iterable[tuple[int, Solution]]] | None = None,
     ) -> None:
         self._config = config
-        self._agent, self._ordinal = agent, ordinal
+        self._agent, self._own = agent, model
         self._pool, self._ledger = pool, ledger
         self._skills, self._caps = skills, caps
         self._recorded = recorded
         self._earlier: dict[str, int] | None = None
-        self._wanted = ""
         self._settling: set[asyncio.Task[Any]] = set()
-        self.model: str | None = pool.planned(ordinal, 0).name
-
-    def use_model(self, name: str) -> None:
-        """A person's choice of model; empty: the pool's again."""
-        self._wanted = name
-        self.model = self._pool.planned(self._ordinal, 0, name).name
+        self.model: str | None = pool.planned(model, 0).name
 
     async def propose(self, context: Context, live: LiveSink) -> Proposal | UnusableReply:
         """One proposal within the deadline.
@@ -165,7 +161,7 @@ class LlmProposer:
 
     async def _propose(self, turn: _Turn) -> Proposal | UnusableReply:
         context = turn.context
-        model = await self._pool.choose(self._agent, self._ordinal, context.position - 1, self._wanted)
+        model = await self._pool.choose(self._agent, self._own, context.position - 1)
         self.model = model.name
         turn.live.state(AgentState.WAITING_MODEL, model.name)
         price = await access.price_of(model)
@@ -357,7 +353,7 @@ def _tail(parts: list[str]) -> str:
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """The result of ``work``, or :class:`_DeadlinePassed` after ``seconds`` even if ``work`` will not be cancelled.
+    """The result of ``work``; :class:`_DeadlinePassed` after ``seconds`` even if it does not heed cancellation.
 
     A cancellation from outside is passed on at once and not waited for.
     """
