@@ -27,6 +27,7 @@ class EvaluationPlan(msgspec.Struct, frozen=True, kw_only=True):
     workloads: tuple[str, ...] = ()  # uuids; empty means all
     against_reference: bool = False  # also pair with the reference, for ``geomean_speedup``
     timing: bool = True
+    unlisted_shape: bool = True  # also try one shape and scalar value that the problem does not list
     deadline_s: float = 600.0  # the parent's wall clock for the whole evaluation
 
     def final(self) -> EvaluationPlan:

@@ -56,10 +56,12 @@ class Contender:
             return
         begin = time.monotonic()
         side = await self.session.side(self.number)
+        await self.session.judge.forget(self.number)
         self.child = await self.session.spawn(side)
         self._warm.clear()
         try:
-            await self._ask(self.session.load_of(self.solution, self._first_call_s), self._first_call_s)
+            report = await self._ask(self.session.load_of(self.solution, self._first_call_s), self._first_call_s)
+            self.session.layers.update(report.facts)
             if self._cores != self.session.cores.work:
                 await self._ask(wire.Affinity(cores=self._cores), 5.0)
         finally:
@@ -85,30 +87,27 @@ class Contender:
         if self.child is not None and self.child.alive:
             await self._ask(wire.Affinity(cores=cores), 5.0)
 
-    async def run(self, workload: int, inputs: list[jw.Inputs], style: int) -> Block:
-        """Fill, then one measured window. Raises :class:`Failure` (the candidate) or :class:`Fault` (the judge)."""
-        await self.start()
+    async def call(self, workload: int, inputs: list[jw.Inputs], filled: jw.Filled, style: int) -> Block:
+        """One measured window over inputs that the judge has written. Raises :class:`Failure`."""
         first = workload not in self._warm
-        call_s = self.call_s.get(workload, 0.0)
-        timeout_s = self._first_call_s if first else block_timeout_s(len(inputs), call_s)
-        filled = await self.session.judge.fill(self.number, workload, inputs, FIRST_CALL_S)
-        if filled.reason:
-            raise Fault(filled.reason, filled.detail)
+        timeout_s = self._first_call_s if first else block_timeout_s(len(inputs), self.call_s.get(workload, 0.0))
         record = wire.Run(workload=workload, calls=calls_of(inputs, filled, style), timeout_s=timeout_s)
         report = await self._ask(record, timeout_s)
         if len(report.rows) != len(inputs):
             raise Failure("hack.forged-report", "the number of calls reported is not the number asked for")
         self._warm.add(workload)
-        claimed = [nanoseconds for _, nanoseconds in report.rows]
         self.call_s[workload] = report.wall_ns / len(inputs) / 1e9
-        return Block(workload, claimed, report.wall_ns)
+        return Block(workload, [nanoseconds for _, nanoseconds in report.rows], report.wall_ns)
 
-    async def check(self, workload: int, inputs: list[jw.Inputs]) -> list[jw.Finding]:
+    async def run(self, workload: int, inputs: list[jw.Inputs], style: int) -> Block:
+        """Fill, then one window, in a process that is started if need be. Raises :class:`Failure` or `Fault`."""
+        await self.start()
+        filled = await self.session.judge.fill([self.number], workload, inputs, FIRST_CALL_S)
+        return await self.call(workload, inputs, filled, style)
+
+    async def check(self, workload: int, inputs: list[jw.Inputs]) -> jw.Checked:
         """The judge's findings for calls of the last block. Raises :class:`Fault`."""
-        checked = await self.session.judge.check(self.number, workload, inputs, FIRST_CALL_S)
-        if checked.reason:
-            raise Fault(checked.reason, checked.detail)
-        return checked.findings
+        return await self.session.judge.check(self.number, workload, inputs, FIRST_CALL_S)
 
     async def close(self) -> None:
         if self.child is not None:

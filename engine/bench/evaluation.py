@@ -17,13 +17,15 @@ from engine.bench.plan_calls import new_seed, round_inputs
 from engine.bench.reasons import verdict_of
 from engine.bench.session import Session
 from engine.bench.summary import summarize
-from engine.bench.timing import Pairing, Timing
+from engine.bench.claims import verify_claims
+from engine.bench.timing import Pairing, Timing, concurrent_rounds
 from engine.errors import Fault
 from engine.problems.solution import Solution
 from engine.records import Evaluation
 from engine.text import clean
 
 _DETAIL_LIMIT = 2000
+_SAME_FOR_ALL = ("crash.import", "resource.disk", "compile.failed", "compile.timeout")
 
 
 class Rival(msgspec.Struct, frozen=True):
@@ -49,6 +51,7 @@ class Trial:
         self.on_phase = on_phase or (lambda phase, detail: None)
         self.phases = dict.fromkeys(("start", "compile", "wait", "correctness", "timing"), 0.0)
         self.results: dict[int, Correctness] = {}
+        self.unlisted = Correctness()
         self.timing: Timing | None = None
         self.notes: list[str] = []
         self.evidence: dict[str, Any] = {}
@@ -65,7 +68,7 @@ class Trial:
             reason, detail = fault.reason, fault.detail
         finally:
             await asyncio.gather(*(side.close() for side in (self.candidate, *self.rivals)))
-        failed = next((r for r in self.results.values() if r.reason), None)
+        failed = next((r for r in (*self.results.values(), self.unlisted) if r.reason), None)
         if not reason and failed is not None:
             reason, detail = failed.reason, failed.detail
         evaluation = summarize(self, reason)
@@ -80,7 +83,8 @@ class Trial:
 
     def workloads(self) -> list[int]:
         wanted = self.plan.workloads
-        return [i for i, spec in enumerate(self.session.specs) if not wanted or spec.uuid in wanted]
+        listed = self.session.specs[: self.session.listed]
+        return [i for i, spec in enumerate(listed) if not wanted or spec.uuid in wanted]
 
     async def _stages(self) -> None:
         begin = time.monotonic()
@@ -88,35 +92,61 @@ class Trial:
         self.phases["start"] = time.monotonic() - begin
         self.on_phase("compiling", "")
         begin = time.monotonic()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._correctness())
-            if self.plan.timing:
-                for rival in self.rivals:
-                    group.create_task(self._prepare(rival))
+        work = [self._correctness(), *(self._prepare(rival) for rival in self.rivals if self.plan.timing)]
+        tasks = [asyncio.create_task(step) for step in work]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         compiling = sum(result.first_call_s for result in self.results.values()) - self.candidate.start_s
         self.phases["start"] += self.candidate.start_s
         self.phases["compile"] = max(compiling, 0.0)
         self.phases["correctness"] = time.monotonic() - begin - max(compiling, 0.0) - self.candidate.start_s
         right = [w for w, result in self.results.items() if not result.reason]
-        if not self.plan.timing or len(right) < len(self.results):
+        if self.unlisted.reason or not self.plan.timing or len(right) < len(self.results):
             return
         self.on_phase("waiting device", "")
         begin = time.monotonic()
-        async with self.lock.held():
+        async with self.lock.held() as use:
             self.phases["wait"] = time.monotonic() - begin
             self.on_phase("benching", "")
             begin = time.monotonic()
             await self._time()
             self.phases["timing"] = time.monotonic() - begin
+        self.evidence["device_lock"] = msgspec.to_builtins(use)
 
     async def _correctness(self) -> None:
         for workload in self.workloads():
             result = await check_workload(self.candidate, workload, self.plan.rounds)
             self.results[workload] = result
-            if result.reason in ("crash.import", "resource.disk") and not self.results[workload].rounds:
+            if result.reason in _SAME_FOR_ALL and not result.rounds:
                 for other in self.workloads():
                     self.results.setdefault(other, result)
                 return
+        right = not any(result.reason for result in self.results.values())
+        if right and self.plan.unlisted_shape and self.session.unlisted is not None:
+            await self._try_unlisted(self.session.unlisted)
+
+    async def _try_unlisted(self, workload: int) -> None:
+        """Wrong values on a shape that the problem allows but does not list are a failure; a refusal is not."""
+        try:
+            result = await check_workload(self.candidate, workload, 1)
+        except Fault as fault:
+            if not fault.reason.startswith(("fault.reference", "needs.")):
+                raise
+            self.session.unlisted = None  # the reference itself does not run there
+            return
+        shape = ", ".join(f"{k}={v}" for k, v in self.session.problem.workloads[workload].axes.items())
+        if result.reason.startswith(("wrong.", "hack.")):
+            self.unlisted.reason = "wrong.unlisted-shape"
+            self.unlisted.detail = (
+                f"right on the listed workloads, wrong on one that the definition allows as well ({shape}, other "
+                f"scalar values): {result.detail}"
+            )
+        elif result.reason:
+            self.notes.append(f"does not run on shapes that the problem does not list ({shape}): {result.reason}")
 
     async def _prepare(self, rival: Contender) -> None:
         """A rival's first calls: whatever it compiles is compiled before the device is taken."""
@@ -129,10 +159,15 @@ class Trial:
             ) from None
 
     async def _time(self) -> None:
-        sides = (self.candidate, *self.rivals)
+        cores = self.session.cores
+        await concurrent_rounds(self.candidate, self.results, sorted({*cores.timing, *cores.work}))
+        if any(result.reason for result in self.results.values()):
+            return
         try:
-            for side in sides:
-                await side.pin(self.session.cores.timing)
+            for side in (self.candidate, *self.rivals):
+                await side.pin(cores.timing)
         except Failure as failure:
             raise Fault("fault.affinity", f"{failure.reason} {failure.detail}") from None
         self.timing = await Pairing(self.candidate, self.rivals, self.plan, self.results).run()
+        if not any(result.reason for result in self.results.values()):
+            await verify_claims(self)

@@ -8,9 +8,12 @@ the sandbox, without network or secrets, and the engine validates what it answer
 from __future__ import annotations
 
 import ctypes
+import functools
+import math
 import mmap
 import os
 import resource
+import secrets
 import socket
 import sys
 import time
@@ -23,7 +26,8 @@ import torch
 from engine.bench import judge_wire as jw
 from engine.bench import namespaces as ns
 from engine.bench import wire
-from engine.bench.judge_compare import judge_call
+from engine.bench.admission import Probe
+from engine.bench.judge_compare import Replays, judge_call, probe
 from engine.bench.layout import workload_spec
 from engine.errors import BadInput, Fault
 from engine.problems.axes import resolve_axes, shape_of
@@ -59,6 +63,7 @@ class Side:
         self.outputs = mmap.mmap(output_fd, attach.output_bytes, mmap.MAP_SHARED)
         self.input_bytes = torch.frombuffer(self.inputs, dtype=torch.uint8)
         self.output_bytes = torch.frombuffer(self.outputs, dtype=torch.uint8)
+        self.replays = Replays()
 
 
 class Judge:
@@ -131,20 +136,26 @@ class Judge:
             _, dropped = self._sets.popitem(last=False)
             self._set_bytes -= _bytes_of(dropped)
 
+    def shift_of(self, workload: int, item: wire.InputSpec, call: jw.Inputs) -> int:
+        """By how many elements this input is rotated; 0 where its elements are not exchangeable."""
+        source = self.problem.workloads[workload].inputs.get(item.name, RandomInput())
+        elements = math.prod(item.shape or ())
+        if not call.shift or elements < 2 or not isinstance(source, RandomInput):
+            return 0
+        return call.shift % elements if self._exchangeable(workload, item.name) else 0
+
     def inputs_of(self, workload: int, call: jw.Inputs) -> list[Any]:
+        """The call's inputs as tensors of their own, so that a reference may write into them."""
+        owned: list[Any] = []
         values = self.base_set(workload, call.seed)
-        if not call.shift:
-            return values
-        source = self.problem.workloads[workload].inputs
-        rotated: list[Any] = []
         for value, item in zip(values, self.specs[workload].inputs, strict=True):
-            random = isinstance(source.get(item.name, RandomInput()), RandomInput)
-            if item.shape is None or not random or not self._exchangeable(workload, item.name):
-                rotated.append(value)
+            if not isinstance(value, torch.Tensor):
+                owned.append(value)
                 continue
-            flat = value.contiguous().view(-1)
-            rotated.append(torch.roll(flat, call.shift % max(flat.numel(), 1)).view(value.shape))
-        return rotated
+            shift = self.shift_of(workload, item, call)
+            flat = value.reshape(-1)
+            owned.append(torch.roll(flat, shift).view(value.shape) if shift else value.clone())
+        return owned
 
     def _exchangeable(self, workload: int, name: str) -> bool:
         spec = self.definition.inputs[name]
@@ -158,33 +169,36 @@ class Judge:
     # -- requests -------------------------------------------------------------------------------------------
 
     def fill(self, request: jw.Fill) -> jw.Filled:
-        side, spec = self.sides[request.side], self.specs[request.workload]
+        spec = self.specs[request.workload]
         scalars: list[list[bool | int | float]] = []
         for call in request.calls:
-            values = self.inputs_of(request.workload, call)
-            start = side.input_bytes.data_ptr() + call.slot * spec.input_stride
+            values = self.base_set(request.workload, call.seed)
             for value, item in zip(values, spec.inputs, strict=True):
-                if item.nbytes:
-                    ctypes.memmove(start + item.offset, _host(value).data_ptr(), item.nbytes)
+                if not item.nbytes:
+                    continue
+                host, shift = _host(value), self.shift_of(request.workload, item, call) * value.itemsize
+                for side in request.sides:
+                    start = self.sides[side].input_bytes.data_ptr() + call.slot * spec.input_stride + item.offset
+                    _write_rotated(start, host.data_ptr(), item.nbytes, shift)
             scalars.append([v for v, item in zip(values, spec.inputs, strict=True) if item.shape is None])
-            out = side.output_bytes.data_ptr() + call.slot * spec.output_stride
-            for output in spec.outputs:
-                ctypes.memset(out + output.offset, poison_of(output.dtype), output.nbytes)
+            for side in request.sides:
+                out = self.sides[side].output_bytes.data_ptr() + call.slot * spec.output_stride
+                for output in spec.outputs:
+                    ctypes.memset(out + output.offset, poison_of(output.dtype), output.nbytes)
         return jw.Filled(scalars=scalars)
 
     def check(self, request: jw.Check) -> jw.Checked:
-        return jw.Checked(findings=[self._check(request, call) for call in request.calls])
+        found = self.admission(request.workload)
+        findings = [self._check(request, call, found) for call in request.calls]
+        return jw.Checked(findings=findings, notes=found.notes)
 
-    def _check(self, request: jw.Check, call: jw.Inputs) -> jw.Finding:
+    def _check(self, request: jw.Check, call: jw.Inputs, found: Probe) -> jw.Finding:
         side, spec = self.sides[request.side], self.specs[request.workload]
         values = self.inputs_of(request.workload, call)
         start = side.input_bytes.data_ptr() + call.slot * spec.input_stride
         for value, item in zip(values, spec.inputs, strict=True):
-            if item.nbytes:
-                host = _host(value)
-                if _libc.memcmp(start + item.offset, host.data_ptr(), item.nbytes):
-                    return jw.Finding(reason="wrong.input-mutation", detail=f"run changed its input {item.name}")
-        expected = self.expected(request.workload, values)
+            if item.nbytes and _libc.memcmp(start + item.offset, _host(value).data_ptr(), item.nbytes):
+                return jw.Finding(reason="wrong.input-mutation", detail=f"run changed its input {item.name}")
         base = call.slot * spec.output_stride
         outputs = [
             side.output_bytes[base + item.offset : base + item.offset + item.nbytes]
@@ -192,30 +206,45 @@ class Judge:
             .view(item.shape)
             for item in spec.outputs
         ]
-        return judge_call(self.problem, request.workload, outputs, expected)
+        first = spec.outputs[0]
+        raw = memoryview(side.outputs)[base + first.offset : base + first.offset + first.nbytes]
+        return judge_call(
+            spec,
+            outputs,
+            self.expected(request.workload, values),
+            self.problem.workloads[request.workload].tolerance,
+            found.extra,
+            replayed=side.replays.seen_before(request.workload, raw),
+        )
+
+    @functools.cache  # noqa: B019  one judge lives as long as its process
+    def admission(self, workload: int) -> Probe:
+        """The admission probe of one workload, on two sets of inputs that no candidate gets."""
+        sets = [self.inputs_of(workload, jw.Inputs(slot=0, seed=secrets.randbits(62))) for _ in range(2)]
+        outputs = [self.expected(workload, values) for values in sets]
+        tolerance = self.problem.workloads[workload].tolerance
+        return probe(self.specs[workload], outputs[0], outputs[1], tolerance)
 
     def expected(self, workload: int, values: list[Any]) -> list[torch.Tensor]:
-        """The reference's outputs, on the CPU. Its inputs are copies: a reference may write into them."""
-        arguments = [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
+        """The reference's outputs, on the CPU. ``values`` are the caller's own: a reference may write into them."""
         try:
-            result = normalize_outputs(self.definition, self.module.run(*arguments), self.device)
+            result = normalize_outputs(self.definition, self.module.run(*values), self.device)
         except JudgeFault:
             raise
         except Exception as error:  # noqa: BLE001  foreign reference
             raise foreign_fault("the reference failed", error) from None
-        outputs = []
-        for value, item in zip(result, self.specs[workload].outputs, strict=True):
-            if tuple(value.shape) != item.shape or value.dtype != torch_dtype(item.dtype):
-                found = f"{value.dtype} {list(value.shape)}"
-                raise JudgeFault(
-                    "fault.reference", f"output {item.name} of the reference is {found}, not as declared"
-                )
-            outputs.append(_host(value.detach()))
-        return outputs
+        return [_host(value.detach()) for value in result]
 
 
 def _bytes_of(values: list[Any]) -> int:
     return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+
+
+def _write_rotated(target: int, source: int, size: int, shift: int) -> None:
+    """``torch.roll`` by ``shift`` bytes, straight into shared memory."""
+    ctypes.memmove(target + shift, source, size - shift)
+    if shift:
+        ctypes.memmove(target, source + size - shift, shift)
 
 
 def _host(value: torch.Tensor) -> torch.Tensor:
@@ -254,6 +283,9 @@ def serve(control: socket.socket) -> NoReturn:
                 os._exit(3)
             elif isinstance(request, jw.Attach):
                 judge.sides[request.side] = Side(fds[0], fds[1], request)
+                answer = jw.Filled()
+            elif isinstance(request, jw.Forget):
+                judge.sides[request.side].replays.forget()
                 answer = jw.Filled()
             elif isinstance(request, jw.Fill):
                 answer = judge.fill(request)

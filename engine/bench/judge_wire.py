@@ -31,7 +31,7 @@ class Opened(msgspec.Struct, frozen=True, tag=True):
 
 
 class Attach(msgspec.Struct, frozen=True, tag=True):
-    """Maps the two shared arenas of one side; their descriptors travel along."""
+    """Maps the two shared arenas of one side; their descriptors travel along. Forgets the side's past outputs."""
 
     side: int
     input_bytes: int
@@ -39,19 +39,25 @@ class Attach(msgspec.Struct, frozen=True, tag=True):
 
 
 class Fill(msgspec.Struct, frozen=True, tag=True):
-    """Write the inputs of these calls into a side's input slots and poison its output slots."""
+    """Write the inputs of these calls into the sides' input slots and poison their output slots."""
 
-    side: int
+    sides: list[int]
     workload: int
     calls: list[Inputs]
 
 
 class Check(msgspec.Struct, frozen=True, tag=True):
-    """Compare a side's output slots with the reference on the same inputs, and its input slots with what was written."""
+    """Compare a side's output slots with the reference, and its input slots with what was written there."""
 
     side: int
     workload: int
     calls: list[Inputs]
+
+
+class Forget(msgspec.Struct, frozen=True, tag=True):
+    """A new process takes over this side: its outputs are compared with its own earlier ones only."""
+
+    side: int
 
 
 class Filled(msgspec.Struct, frozen=True, tag=True):
@@ -73,9 +79,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 class Checked(msgspec.Struct, frozen=True, tag=True):
     findings: list[Finding] = []
+    notes: list[str] = []  # of the admission probe, for the problem's workload
     reason: str = ""  # of the judge itself: ``fault.reference``, ``needs.cuda`` …
     detail: str = ""
 
 
-ToJudge = Open | Attach | Fill | Check
+ToJudge = Open | Attach | Fill | Check | Forget
 FromJudge = Opened | Filled | Checked

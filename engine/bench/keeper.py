@@ -40,8 +40,16 @@ class Keeper:
     """One child: its pid, its channel, and what the engine asks of it."""
 
     def __init__(
-        self, pid: int, channel: socket.socket, control: socket.socket, spawn: wire.Spawn, *, alone: bool
+        self,
+        pid: int,
+        channel: socket.socket,
+        control: socket.socket,
+        spawn: wire.Spawn,
+        layers: dict[str, str],
+        *,
+        alone: bool,
     ) -> None:
+        self.layers = layers
         self.pid, self.channel, self.control = pid, channel, control
         self.limits = spawn.limits
         self.alone = alone  # we are pid 1 of a namespace that holds nothing but this child
@@ -187,6 +195,7 @@ class Keeper:
                 write_sources(command.sources)
                 bare = msgspec.structs.replace(command, sources=[])
                 report = self.window(wire.frame(bare), command.timeout_s)
+                report = msgspec.structs.replace(report, facts=self.layers)
             else:
                 report = self.window(wire.frame(command), command.timeout_s)
             try:

@@ -310,8 +310,18 @@ class JudgeClient:
         request = jw.Attach(side=side, input_bytes=input_bytes, output_bytes=output_bytes)
         await self._ask(request, jw.Filled, 30.0, arenas)
 
-    async def fill(self, side: int, workload: int, calls: list[jw.Inputs], timeout_s: float) -> jw.Filled:
-        return await self._ask(jw.Fill(side=side, workload=workload, calls=calls), jw.Filled, timeout_s)
+    async def fill(self, sides: list[int], workload: int, calls: list[jw.Inputs], timeout_s: float) -> jw.Filled:
+        """Raises :class:`Fault` too where the problem's own code fails."""
+        filled = await self._ask(jw.Fill(sides=sides, workload=workload, calls=calls), jw.Filled, timeout_s)
+        if filled.reason:
+            raise Fault(filled.reason, filled.detail)
+        return filled
+
+    async def forget(self, side: int) -> None:
+        await self._ask(jw.Forget(side=side), jw.Filled, 30.0)
 
     async def check(self, side: int, workload: int, calls: list[jw.Inputs], timeout_s: float) -> jw.Checked:
-        return await self._ask(jw.Check(side=side, workload=workload, calls=calls), jw.Checked, timeout_s)
+        checked = await self._ask(jw.Check(side=side, workload=workload, calls=calls), jw.Checked, timeout_s)
+        if checked.reason:
+            raise Fault(checked.reason, checked.detail)
+        return checked

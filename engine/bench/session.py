@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import secrets
 from pathlib import Path
+
+import msgspec
 
 from engine.bench import judge_wire as jw
 from engine.bench import wire
 from engine.bench.machine import Cores, memory_limit
 from engine.bench.processes import Child, Helper, JudgeClient, Zygote
+from engine.bench.overhead import Overhead
 from engine.bench.sandbox import choose_sandbox
+from engine.bench.unlisted import unlisted_workload
 from engine.problems.load import problem_to_json
 from engine.problems.model import Problem
 from engine.problems.solution import Solution
@@ -39,8 +44,6 @@ def _memory(name: str, size: int) -> int:
     """Anonymous shared memory that its holders cannot resize (a shrunk mapping would kill the judge)."""
     fd = os.memfd_create(f"kernelarc-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
-    import fcntl
-
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     return fd
 
@@ -49,7 +52,13 @@ class Session:
     """The live processes behind a bench. ``open`` raises :class:`engine.errors.Fault`."""
 
     def __init__(self, problem: Problem, device: str, scratch: Path) -> None:
-        self.problem, self.device, self.scratch = problem, device, scratch
+        extra = unlisted_workload(problem)
+        self.listed = len(problem.workloads)
+        self.unlisted = None if extra is None else self.listed
+        workloads = [*problem.workloads, *([extra] if extra else [])]
+        self.problem = msgspec.structs.replace(problem, workloads=workloads)
+        self.device, self.scratch = device, scratch
+        self.overheads: dict[tuple[bool, int, int], Overhead] = {}
         self.cores = Cores.of_this_process()
         self.sandbox = choose_sandbox()
         self.judge: JudgeClient
@@ -127,7 +136,8 @@ class Session:
             entry_file=solution.entry_file,
             entry_function=solution.entry_function,
             destination_passing=solution.spec.destination_passing_style,
-            workloads=self.specs,
+            # Neither names nor order tell which workload is the unlisted one: children see shapes.
+            workloads=[msgspec.structs.replace(spec, uuid="") for spec in self.specs],
             timeout_s=timeout_s,
         )
 
@@ -139,12 +149,3 @@ class Session:
         for side in self._sides.values():
             side.close()
         self._sides.clear()
-
-
-def fresh_inputs(slot: int, seed: int, *, shift: bool) -> jw.Inputs:
-    """Inputs nobody can predict: a rotation by a secret, odd amount makes every call's contents new."""
-    return jw.Inputs(slot=slot, seed=seed, shift=secrets.randbits(40) | 1 if shift else 0)
-
-
-def new_seed() -> int:
-    return secrets.randbits(62)

@@ -9,15 +9,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from engine.bench import judge_wire as jw
 from engine.bench.api import EvaluationPlan
 from engine.bench.contender import Block, Contender, Failure
-from engine.bench.correctness import Correctness, absorb
-from engine.bench.plan_calls import block_size, new_seed, round_inputs, style_of_round
+from engine.bench.correctness import Correctness, one_round
+from engine.bench.plan_calls import FIRST_CALL_S, FRESH, block_size, new_seed, round_inputs, style_of_round
 from engine.bench.stats import PairDecision, decide_pairs
 
-_BUDGET_S = 60.0
-_WARM_UP = 2  # blocks per side and workload before the first pair
+_BUDGET_S = 45.0
+_REFERENCE_BUDGET_S = 8.0  # without an incumbent there is nothing to decide, only a ratio to estimate
+_PRECISION = 0.05  # half-width of the interval of ln(reference / candidate) that is good enough
+_WARM_UP = 1  # blocks per side and workload before the first pair
+_CONCURRENT_ROUNDS = 2
 
 
 class Timing(msgspec.Struct):
@@ -43,7 +45,7 @@ class Timing(msgspec.Struct):
 
 
 class Pairing:
-    """Times a candidate against its rivals on the workloads it is right on."""
+    """Times a candidate against its rivals on the workloads it is right on, one core, one side at a time."""
 
     def __init__(
         self,
@@ -70,13 +72,12 @@ class Pairing:
         for _ in range(_WARM_UP):
             for workload in list(self.workloads):
                 for side in self.sides:
-                    await self._block(side, workload, round_inputs(1, new_seed()))
+                    await self._block(side, workload)
         for pair in range(self.plan.max_pairs):
             for workload in list(self.workloads):
                 await self._pair(workload, pair)
             self.timing.pairs = pair + 1
-            late = time.monotonic() - begin > _BUDGET_S
-            if not self.workloads or self._settled(final=late):
+            if not self.workloads or self._settled(time.monotonic() - begin):
                 break
         self.timing.seconds = time.monotonic() - begin
         return self.timing
@@ -84,48 +85,76 @@ class Pairing:
     async def _pair(self, workload: int, pair: int) -> None:
         size = self.timing.sizes[workload]
         inputs = round_inputs(size if pair % 2 == 0 else 2 * size, new_seed())
-        style = style_of_round(3)
+        style = style_of_round(pair + 3)
+        numbers = [side.number for side in self.sides]
+        filled = await self.candidate.session.judge.fill(numbers, workload, inputs, FIRST_CALL_S)
         order = list(self.sides)
         secrets.SystemRandom().shuffle(order)
         blocks: dict[str, Block] = {}
         for side in order:
-            block = await self._block(side, workload, inputs, style)
-            if block is None:
+            try:
+                blocks[side.role] = await side.call(workload, inputs, filled, style)
+            except Failure as failure:
+                self._failed(side, workload, failure)
                 return
-            blocks[side.role] = block
-        named = [secrets.choice(inputs)]
-        findings = await self.candidate.check(workload, named)
-        if not absorb(self.results[workload], findings, style, "a timed call"):
+        checked = await self.candidate.check(workload, [secrets.choice(inputs)])
+        if not self.results[workload].absorb(checked, style, "a timed call"):
             self.workloads.remove(workload)
             return
         for role, block in blocks.items():
             self.timing.blocks[role][workload].append(block)
 
-    async def _block(
-        self, side: Contender, workload: int, inputs: list[jw.Inputs], style: int = 0
-    ) -> Block | None:
+    async def _block(self, side: Contender, workload: int) -> None:
         try:
-            return await side.run(workload, inputs, style)
+            await side.run(workload, round_inputs(1, new_seed()), FRESH)
         except Failure as failure:
-            result = self.results[workload]
-            if side is self.candidate:
-                result.reason, result.detail = failure.reason, f"{failure.detail} (while being timed)"
-            else:
-                result.reason = f"fault.{side.role}"
-                result.detail = f"the {side.role} failed while being timed: {failure.reason} {failure.detail}"
-            if workload in self.workloads:
-                self.workloads.remove(workload)
-            return None
+            self._failed(side, workload, failure)
 
-    def _settled(self, *, final: bool) -> bool:
+    def _failed(self, side: Contender, workload: int, failure: Failure) -> None:
+        result = self.results[workload]
+        if side is self.candidate:
+            result.reason, result.detail = failure.reason, f"{failure.detail} (while being timed)"
+        else:
+            result.reason = f"fault.{side.role}"
+            result.detail = f"the {side.role} failed while being timed: {failure.reason} {failure.detail}"
+        if workload in self.workloads:
+            self.workloads.remove(workload)
+        if side.child is None or not side.child.alive:
+            # Nothing is compared with a process that has just been replaced: this evaluation has failed anyway.
+            self.workloads.clear()
+
+    def _settled(self, elapsed_s: float) -> bool:
         if len(self.sides) < 2:
-            return self.timing.pairs >= self.plan.min_pairs or final
+            return self.timing.pairs >= self.plan.min_pairs
+        rival = self.sides[1].role
+        final = elapsed_s > (_REFERENCE_BUDGET_S if rival == "reference" else _BUDGET_S)
         decision = decide_pairs(
-            self.timing.log_ratios(self.sides[1].role, self.workloads),
+            self.timing.log_ratios(rival, self.workloads),
             self.plan.margin,
             min_pairs=self.plan.min_pairs,
             max_pairs=self.plan.max_pairs,
             final=final,
         )
         self.timing.decision = decision
+        if rival == "reference" and self.timing.pairs >= self.plan.min_pairs:
+            interval = decision.interval
+            return final or decision.verdict == "keep" or interval.hi - interval.lo < 2 * _PRECISION
         return decision.verdict != "continue"
+
+
+async def concurrent_rounds(candidate: Contender, results: dict[int, Correctness], cores: list[int]) -> None:
+    """A few rounds on all cores at once: what races only with real parallelism must race here.
+
+    Raises :class:`Fault`; the candidate's failure goes into ``results``.
+    """
+    if len(cores) < 2:
+        return
+    for workload, result in results.items():
+        if result.reason:
+            continue
+        try:
+            await candidate.pin(cores)
+            for index in range(_CONCURRENT_ROUNDS):
+                await one_round(candidate, workload, result, index=index + 3)
+        except Failure as failure:
+            result.reason, result.detail = failure.reason, failure.detail

@@ -161,8 +161,9 @@ def keep(request: wire.Spawn, fds: list[int], *, alone: bool) -> NoReturn:
         if request.keeper_cores:
             with suppress(OSError):
                 os.sched_setaffinity(0, request.keeper_cores)
+        layers = {"pid-namespace": "on" if alone else "off: the kernel refused one"}
         if alone:
-            private_mounts(request)
+            layers |= private_mounts(request)
         else:
             ns.prctl(ns.PR_SET_CHILD_SUBREAPER, 1)
         private_folders(request.uid)
@@ -174,7 +175,7 @@ def keep(request: wire.Spawn, fds: list[int], *, alone: bool) -> NoReturn:
         for fd in (output, input_fd, output_fd):
             os.close(fd)
         ns.prctl(ns.PR_SET_DUMPABLE, 0)
-        Keeper(child, ours, socket.socket(fileno=control_fd), request, alone=alone).serve()
+        Keeper(child, ours, socket.socket(fileno=control_fd), request, layers, alone=alone).serve()
     except BaseException:
         # Our own fault: the engine finds it at the end of the zygote's log.
         traceback.print_exc()

@@ -1,0 +1,51 @@
+"""What a block costs beside the calls themselves: the same harness around a no-op."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import msgspec
+
+from engine.bench.wire import WorkloadSpec
+from engine.problems.dtypes import DTYPES
+from engine.problems.solution import Solution, python_solution
+
+
+class Overhead(msgspec.Struct, frozen=True):
+    """Wall times of no-op blocks of one workload, milliseconds, by number of calls."""
+
+    by_calls: dict[int, list[float]]
+
+    def typical_ms(self, calls: int) -> float:
+        return median(self.by_calls[calls])
+
+    def per_call_ms(self, k: int) -> float:
+        return max((min(self.by_calls[2 * k]) - min(self.by_calls[k])) / k, 0.0)
+
+
+def noop_solution(specs: list[WorkloadSpec], *, destination_passing: bool) -> Solution:
+    """Does nothing, in either calling style; in return style it hands out tensors made when it was imported."""
+    lines = ["import torch", "", "RESULTS = {}"]
+    for spec in specs:
+        key = tuple(item.shape for item in spec.inputs if item.shape is not None)
+        tensors = ", ".join(
+            f"torch.zeros({item.nbytes}, dtype=torch.uint8).view(torch.{DTYPES[item.dtype].torch_name})"
+            f".view({item.shape!r})"
+            for item in spec.outputs
+        )
+        lines.append(f"RESULTS[{key!r}] = ({tensors},)")
+    lines += [
+        "",
+        "",
+        "def run(*arguments):",
+        "    return RESULTS[tuple(tuple(a.shape) for a in arguments if isinstance(a, torch.Tensor))]",
+    ]
+    if destination_passing:
+        lines = ["def run(*arguments):", "    return None"]
+    return python_solution(
+        "\n".join(lines) + "\n",
+        definition="",
+        name="no-op",
+        destination_passing=destination_passing,
+        path="noop.py",
+    )

@@ -1,0 +1,59 @@
+"""A workload that the problem does not list, to catch solutions that only work on the published ones. Pure."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from engine.errors import BadInput
+from engine.problems.axes import resolve_axes
+from engine.problems.model import CustomInput, Problem, SafetensorsInput, ScalarInput, VarAxis, Workload
+
+UUID = "unlisted"
+_SCALE = 1.37  # for float scalars: off the published value, of the same size
+
+
+def _unpublished(values: list[int]) -> int | None:
+    """Between the smallest and largest, sharing their common divisor (a kernel may rely on that), and new."""
+    distinct = sorted(set(values))
+    if len(distinct) < 2:
+        return None
+    step = math.gcd(*distinct)
+    low, high = distinct[0] // step, distinct[-1] // step
+    middle = math.isqrt(low * high) if low else high // 2
+    for distance in range(high - low + 1):
+        for value in (middle + distance, middle - distance):
+            if low <= value <= high and value * step not in distinct and value > 0:
+                return value * step
+    return None
+
+
+def unlisted_workload(problem: Problem) -> Workload | None:
+    """The smallest listed workload with its variable axes and float scalars moved; ``None`` if nothing can move.
+
+    Problems with custom or stored inputs are left alone: their values may depend on each other.
+    """
+    workloads = problem.workloads
+    if any(isinstance(s, CustomInput | SafetensorsInput) for w in workloads for s in w.inputs.values()):
+        return None
+    names = [name for name, axis in problem.definition.axes.items() if isinstance(axis, VarAxis)]
+    base = min(workloads, key=lambda w: math.prod(w.axes.get(name, 1) for name in names))
+    axes = dict(base.axes)
+    moved = False
+    for name in names:
+        value = _unpublished([w.axes[name] for w in workloads if name in w.axes])
+        if value is not None:
+            axes[name], moved = value, True
+    inputs = dict(base.inputs)
+    for name, source in base.inputs.items():
+        if isinstance(source, ScalarInput) and isinstance(source.value, float) and source.value:
+            inputs[name], moved = ScalarInput(value=source.value * _SCALE), True
+    if not moved:
+        return None
+    workload = msgspec.structs.replace(base, uuid=UUID, axes=axes, inputs=inputs)
+    try:
+        resolve_axes(problem.definition, workload)
+    except BadInput:
+        return None
+    return workload
