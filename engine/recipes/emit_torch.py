@@ -47,12 +47,12 @@ class Spelling:
 
 
 class _Speller:
-    def __init__(self, program: Program, prefix: str, squares: str, gelu: str, given: Mapping[str, str]) -> None:
+    def __init__(self, program: Program, prefix: str, squares: str, gelu: str, held: Mapping[str, str]) -> None:
         self.program, self.prefix, self.squares, self.gelu = program, prefix, squares, gelu
         self.out = Spelling()
-        self.names: dict[str, str] = dict(given)  # variable → expression
+        self.names: dict[str, str] = {name: f"{buffer}_n" for name, buffer in held.items()}  # → expression
         self._free: dict[str, list[str]] = {}
-        self._held: dict[str, str] = {}  # variable → buffer
+        self._held: dict[str, str] = dict(held)  # variable → buffer
         self._views: set[str] = set()
         self._last = _last_uses(program.statements)
         self._square = {
@@ -145,7 +145,7 @@ class _Speller:
     def _free_dead(self, position: int, held: Sequence[Var], keep: str) -> None:
         for var in held:
             if self._last[var.name] == position and var.name in self._held and self._held[var.name] != keep:
-                self._free[var.dtype].append(self._held.pop(var.name))
+                self._free.setdefault(var.dtype, []).append(self._held.pop(var.name))
 
     def _stored_directly(self, position: int, var: Var) -> str | None:
         """The output block that this value is stored in: computed there, and read from there afterwards."""
@@ -212,7 +212,7 @@ class _Speller:
             self.out.loop.append(f"{name} = torch.{s.op}({text}, 1, keepdim=True)")
         self.names[s.var.name] = name
         for var in [arg] if arg.name in self._held and self._last[arg.name] == position else []:
-            self._free[var.dtype].append(self._held.pop(var.name))
+            self._free.setdefault(var.dtype, []).append(self._held.pop(var.name))
 
     def _squares(self, name: str, tensor: str, op: str) -> list[str]:
         lines = [f"{name} = torch.linalg.vector_norm({tensor}, dim=1, keepdim=True).square_()"]
@@ -224,7 +224,7 @@ class _Speller:
         self.out.loop.append(f"{name} = {self.names[whole.name]}.gather(1, {self.names[where.name]})")
         self.names[s.var.name] = name
         if whole.name in self._held and self._last[whole.name] == position:
-            self._free[whole.dtype].append(self._held.pop(whole.name))
+            self._free.setdefault(whole.dtype, []).append(self._held.pop(whole.name))
 
     def _store(self, position: int, s: Statement) -> None:
         (var,) = s.args
@@ -235,7 +235,7 @@ class _Speller:
         if self.names[var.name] != target:
             self.out.loop.append(f"{target}.copy_({self.names[var.name]})")
         if var.name in self._held and self._last[var.name] == position:
-            self._free[var.dtype].append(self._held.pop(var.name))
+            self._free.setdefault(var.dtype, []).append(self._held.pop(var.name))
 
     def _partial(self, position: int, s: Statement) -> None:
         (var,) = s.args
@@ -248,14 +248,14 @@ def spell(
     prefix: str = "",
     squares: str = "mul",
     gelu: str = "native",
-    given: Mapping[str, str] | None = None,
+    held: Mapping[str, str] | None = None,
 ) -> Spelling:
     """``squares``: how a sum of squares is taken (``mul`` or ``norm``). ``gelu``: how the tanh form is computed
-    (``native`` or through ``sigmoid``). ``given``: preset expressions.
+    (``native`` or through ``sigmoid``). ``held``: buffers that hold preset variables and may be overwritten.
 
     Raises :class:`Unsupported` for an address that blocks of rows cannot express as a view.
     """
-    return _Speller(program, prefix, squares, gelu, given or {}).spell()
+    return _Speller(program, prefix, squares, gelu, held or {}).spell()
 
 
 def _last_uses(statements: Sequence[Statement]) -> dict[str, int]:

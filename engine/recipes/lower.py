@@ -168,6 +168,20 @@ def _sum_text(sizes: Sequence[Size]) -> str:
     return " + ".join(s.text for s in sizes)
 
 
+def product_value(b: Builder, node: Node, acc: Var, number: int, dims: Dims) -> Var:
+    """A matrix product that the kernel holds in ``acc`` (float32), with the bias of an ``addmm``."""
+    result = acc
+    if node.base in ("addmm", "baddbmm"):
+        alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
+        if alpha != 1:
+            result = b.point("mul", [result, b.literal(alpha)], "float32")
+        bias: Any = b.cast(b.argument(node, 0, dims, number), "float32")
+        if beta != 1:
+            bias = b.point("mul", [bias, b.literal(beta)], "float32")
+        result = b.point("add", [result, bias], "float32")
+    return b.cast(result, b.graph.values[number].dtype)
+
+
 # --- element-wise
 
 
@@ -400,7 +414,7 @@ def _layer_norm(b: Builder, node: Node, number: int, dims: Dims) -> Var:
     b.row_of(head)
     whole = b.cast(b.value(source, (*head, *b.domain.per_col(shape[len(shape) - axes :]))), "float32")
     if node.base == "_fused_rms_norm":
-        centred, square = whole, b.reduce("mean", b.point("pow2", [whole], "float32"))
+        square = b.reduce("mean", b.point("pow2", [whole], "float32"))
         weight, bias, eps = node.args[2], None, node.args[3] if len(node.args) > 3 else None
         if eps is None:
             eps = 1.1920928955078125e-07  # torch.finfo(float32).eps, which rms_norm takes for every half type too

@@ -72,8 +72,8 @@ class Program:
 class Builder:
     """Emits statements on demand; equal requests share one variable.
 
-    ``given`` presets values that another part of a kernel computes (a matrix product's accumulator). ``native``
-    keeps a softmax as one step, for PyTorch, instead of taking it apart.
+    ``given`` presets what another part of a kernel computes: a matrix product's result, by its value number.
+    ``native`` keeps a softmax as one step, for PyTorch, instead of taking it apart.
     """
 
     def __init__(
@@ -167,7 +167,9 @@ class Builder:
         if number in self._given:
             merged = self.domain.merge(dims)
             if len(merged) == 1 and merged[0].ix.base == "lin" and merged[0].ix.plain:
-                return self._given[number]
+                from engine.recipes import lower
+
+                return lower.product_value(self, self.graph.producer[number], self._given[number], number, dims)
             raise Unsupported("the product is rearranged before it is used")
         if number in self.graph.inputs:
             return self._load(number, dims)

@@ -1,0 +1,37 @@
+"""Facts that every template needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.recipes.rows import Program
+from engine.recipes.subject import Subject
+
+
+def common(subject: Subject) -> dict[str, Any]:
+    """Names, signature, kernel type and element types."""
+    return {
+        "problem": subject.definition.name,
+        "inputs": subject.inputs,
+        "outputs": subject.outputs,
+        "signature": ", ".join([*subject.inputs, *subject.outputs]),
+        "tensor": next(n for n, s in subject.definition.inputs.items() if s.shape is not None),
+        "kernel_type": subject.kernel_type,
+        "dtypes": {n: s.dtype for n, s in {**subject.definition.inputs, **subject.definition.outputs}.items()},
+    }
+
+
+def texts_of(program: Program) -> list[str]:
+    """Every size expression of a program: the axes that its code must know."""
+    texts = [
+        program.domain.rows.text,
+        program.domain.cols.text,
+        *program.scalars.values(),
+        *program.tails.values(),
+    ]
+    for statement in program.statements:
+        for term in statement.terms:
+            texts += [term.stride.text, term.size.text, term.ix.div.text, term.ix.add]
+            texts += [term.ix.mod.text] if term.ix.mod else []
+            texts += [term.ix.clamp.text] if term.ix.clamp else []
+    return texts
