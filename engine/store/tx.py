@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from engine.config import CampaignConfig
-from engine.errors import StoreError
+from engine.errors import BadInput, StoreError
 from engine.records import Baselines, DeviceFacts
 from engine.store import events as ev
 from engine.store.database import store_error
@@ -39,13 +39,21 @@ class Tx:
         self.stored: list[ev.Stored] = []
 
     def append(self, event: ev.Event) -> ev.Stored:
-        """Write one event and fold it. Sequence numbers are the count of events: no gaps."""
+        """Write one event and fold it as a reader will find it. Sequence numbers count events: no gaps.
+
+        Raises:
+            BadInput: the event could not be read back (a required number that is not finite, a lone surrogate).
+        """
+        try:
+            data = ev.encode(event)
+            event = ev.decode(data)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise BadInput(str(error), where=f"event {type(event).__name__}") from error
         self.summary = fold(self.summary, self.now, event)
         seq = self.summary.seq
-        agent = getattr(event, "agent", "") or ""
         self.connection.execute(
             "INSERT INTO events (seq, at, agent, data) VALUES (?, ?, ?, ?)",
-            (seq, self.now, agent, ev.encode(event).decode()),
+            (seq, self.now, getattr(event, "agent", "") or "", data.decode()),
         )
         if isinstance(event, ev.CommandAnswered):
             self.connection.execute(

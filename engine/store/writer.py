@@ -102,15 +102,9 @@ class StoreWriter:
     @classmethod
     async def open(cls, path: Path, clock: Callable[[], float] = time.time) -> StoreWriter:
         """An existing campaign, recovered (:func:`open_database`). Raises :class:`StoreError`."""
-        opened: list[Summary] = []
-
-        def connector() -> sqlite3.Connection:
-            connection, summary = open_database(path, clock)
-            opened.append(summary)
-            return connection
-
-        database = await aiosqlite.Connection(connector, iter_chunk_size=64)
-        return cls(path, database, opened[0], clock)
+        connection, summary = await asyncio.to_thread(open_database, path, clock)
+        database = await aiosqlite.Connection(lambda: connection, iter_chunk_size=64)
+        return cls(path, database, summary, clock)
 
     async def close(self) -> None:
         """Write what is queued, checkpoint, close. Raises :class:`StoreError` if decisions had to be given up."""
