@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import socket
 import stat
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -45,7 +45,7 @@ class ControlServer:
         self._identity: tuple[int, int] | None = None
 
     async def start(self) -> None:
-        """Listen. The socket is 0600 from its first moment.
+        """Listen. The socket is 0600 in a folder that nobody else may enter.
 
         Raises:
             Fault: the campaign's lock is not ours, or the runtime folder is not private.
@@ -54,13 +54,14 @@ class ControlServer:
             raise Fault("fault.control", f"the lock of {self.folder.name} is not held by this process")
         paths.runtime_dir(create=True)
         self._remove_stale()
-        mask = os.umask(0o177)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._server = await asyncio.start_unix_server(self._serve, str(self.path), limit=LINE_LIMIT)
+            listening.bind(str(self.path))
+            self.path.chmod(0o600)  # no umask: it would hold for every thread of the engine
+            self._server = await asyncio.start_unix_server(self._serve, sock=listening, limit=LINE_LIMIT)
         except OSError as error:
-            raise Fault("fault.control", f"{self.path}: cannot listen ({error.strerror})") from error
-        finally:
-            os.umask(mask)
+            listening.close()
+            raise Fault("fault.control", f"{self.path}: cannot listen ({error.strerror or error})") from error
         info = self.path.lstat()
         self._identity = (info.st_dev, info.st_ino)
 
@@ -86,24 +87,29 @@ class ControlServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._clients.add(writer)
+        mine: set[asyncio.Task[None]] = set()
         try:
-            while True:
-                try:
-                    line = await reader.readline()
-                except ValueError:  # longer than the limit: what follows cannot be told apart any more
-                    await self._reply(writer, _refusal("", f"a command may have {LINE_LIMIT} bytes"))
-                    return
-                if not line:
-                    return
+            while line := await self._line(reader, writer):
                 if line.strip():
                     task = asyncio.create_task(self._answer_line(line, writer))
-                    self._commands.add(task)
-                    task.add_done_callback(self._commands.discard)
+                    for tasks in (mine, self._commands):
+                        tasks.add(task)
+                        task.add_done_callback(tasks.discard)
+            if mine:  # a client may close its sending half and still wait for answers
+                await asyncio.wait(mine)
         except ConnectionError:
             pass
         finally:
             self._clients.discard(writer)
             writer.close()
+
+    async def _line(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        """The next line; empty at the end, or after one that is too long to tell what follows it."""
+        try:
+            return await reader.readline()
+        except ValueError:
+            await self._reply(writer, _refusal("", f"a command may have {LINE_LIMIT} bytes"))
+            return b""
 
     async def _answer_line(self, line: bytes, writer: asyncio.StreamWriter) -> None:
         try:
@@ -135,6 +141,8 @@ class ControlServer:
             return _refusal(command.id, error.message)
 
     async def _reply(self, writer: asyncio.StreamWriter, answer: Answer) -> None:
+        if writer.is_closing():
+            return
         try:
             writer.write(_encode(answer) + b"\n")
             await writer.drain()
