@@ -1,0 +1,276 @@
+"""Wins and traps: find one, read why, jump to the candidate it came from, keep it, drop it, annotate it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+
+from engine.errors import KernelArcError
+from engine.records import CampaignState
+from engine.store.rows import MemoryRow
+from kernelarc_tui import fmt
+from kernelarc_tui.paint import Line, wrap
+from kernelarc_tui.safe import one_line
+from kernelarc_tui.screens.campaign import CampaignScreen, Hint
+from kernelarc_tui.view import View, label_of, style_of
+from kernelarc_tui.widgets.keyline import KeyLine
+from kernelarc_tui.widgets.memory import MemoryPanel
+from kernelarc_tui.widgets.row_list import RowList
+from kernelarc_tui.widgets.text_pane import TextPane
+
+KINDS = ("", "win", "trap")
+SORTS: tuple[tuple[str, Callable[[MemoryRow], float]], ...] = (
+    ("newest", lambda entry: -entry.id),
+    ("speed-up", lambda entry: -(entry.speedup or 0.0)),
+    ("gain", lambda entry: -(entry.gain or 0.0)),
+    ("merged", lambda entry: -entry.merged),
+)
+
+
+def matching(
+    entries: list[MemoryRow], *, kind: str = "", text: str = "", expired: bool = False, sort: int = 0
+) -> list[MemoryRow]:
+    """Entries of a kind with a text in any of their words, in the chosen order."""
+    wanted = text.lower()
+    shown = [
+        entry
+        for entry in entries
+        if (not kind or entry.kind == kind)
+        and (expired or entry.expired_at is None)
+        and (not wanted or wanted in _words(entry))
+    ]
+    return sorted(shown, key=SORTS[sort][1])
+
+
+def _words(entry: MemoryRow) -> str:
+    parts = (
+        entry.strategy,
+        entry.reflection,
+        entry.error,
+        entry.note,
+        entry.kernel_type,
+        entry.shapes,
+        entry.agent,
+    )
+    return " ".join(parts).lower()
+
+
+class MemoryScreen(CampaignScreen):
+    BINDING_GROUP_TITLE = "Memory"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Filter", show=False, id="memory.filter", tooltip="only entries with a text"),
+        Binding("t", "kind", "Kind", show=False, id="memory.kind", tooltip="wins, traps or both"),
+        Binding(
+            "o", "sort", "Order", show=False, id="memory.sort", tooltip="newest, speed-up, gain or merged first"
+        ),
+        Binding("e", "expired", "Expired", show=False, id="memory.expired", tooltip="show expired entries too"),
+        Binding("n", "pin", "Pin", show=False, id="memory.pin", tooltip="keep the entry whatever the retention"),
+        Binding("x", "expire", "Expire", show=False, id="memory.expire", tooltip="take the entry out of recall"),
+        Binding("N", "note", "Note", show=False, id="memory.note", tooltip="write a note on the entry"),
+    ]
+    hints: ClassVar[tuple[Hint, ...]] = (
+        ("/", "filter", "screen.filter"),
+        ("t", "kind", "screen.kind"),
+        ("o", "order", "screen.sort"),
+        ("n", "pin", "screen.pin"),
+        ("x", "expire", "screen.expire"),
+        ("N", "note", "screen.note"),
+        ("⏎", "candidate", "screen.jump"),
+        ("?", "help", "app.help"),
+        ("q", "back", "screen.back"),
+    )
+
+    def __init__(self, entry: int = 0) -> None:
+        super().__init__()
+        self._start_at = entry
+        self._kind = self._sort = 0
+        self._text = ""
+        self._expired = False
+        self._entries: list[MemoryRow] = []
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="body"):
+            yield MemoryPanel(id="entries")
+            yield TextPane(id="detail")
+        yield KeyLine(id="keys")
+
+    def on_mount(self) -> None:
+        self.query_one("#entries").add_class("pane")
+        self.query_one("#detail").add_class("pane")
+        super().on_mount()
+        self.show_view(self.view)
+        entries = self.query_one(MemoryPanel)
+        entries.focus()
+        for index, entry in enumerate(entries.entries):
+            if entry.id == self._start_at:
+                entries.move_to(index)
+        self._show_detail()
+
+    def show_view(self, view: View) -> None:
+        if self.session.player is not None:
+            self._entries = list(view.memory)
+        else:
+            self._entries = self.session.reader.memory(include_expired=True)
+        self._show_list()
+
+    def _show_list(self) -> None:
+        panel = self.query_one(MemoryPanel)
+        selected = panel.selected
+        kind = KINDS[self._kind]
+        shown = matching(self._entries, kind=kind, text=self._text, expired=self._expired, sort=self._sort)
+        panel.show(shown)
+        if selected is not None:
+            index = next((i for i, entry in enumerate(shown) if entry.id == selected.id), None)
+            if index is not None and index != panel.cursor:
+                panel.move_to(index, notify=False)
+        words = [kind + "s" if kind else "wins and traps", f"“{self._text}”" if self._text else ""]
+        words += ["with expired" if self._expired else "", f"{SORTS[self._sort][0]} first", f"{len(shown)}"]
+        title = " · ".join(word for word in words if word)
+        panel.border_title = Content(f" {title} ")  # type: ignore[assignment]
+        self._show_detail()
+
+    def _show_detail(self) -> None:
+        pane = self.query_one("#detail", TextPane)
+        entry = self.query_one(MemoryPanel).selected
+        pane.border_title = Content(f" {entry.kind} {entry.id} " if entry else " nothing selected ")  # type: ignore[assignment]
+        pane.show(detail_lines(entry, self.view, max(20, pane.size.width - 2)) if entry else [])
+
+    def on_row_list_moved(self, event: RowList.Moved) -> None:
+        event.stop()
+        self._show_detail()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show_detail)
+
+    # Keys
+
+    def on_row_list_opened(self, event: RowList.Opened) -> None:
+        event.stop()
+        self.action_jump()
+
+    def action_jump(self) -> None:
+        entry = self.query_one(MemoryPanel).selected
+        if entry is not None and entry.candidate:
+            self.open_candidate(entry.candidate)
+        elif entry is not None:
+            self.kernelarc.say(f"it came from {entry.carried_from or 'no candidate of this campaign'}", "muted")
+
+    def action_kind(self) -> None:
+        self._kind = (self._kind + 1) % len(KINDS)
+        self._show_list()
+
+    def action_sort(self) -> None:
+        self._sort = (self._sort + 1) % len(SORTS)
+        self._show_list()
+
+    def action_expired(self) -> None:
+        self._expired = not self._expired
+        self._show_list()
+
+    @work(group="ask")
+    async def action_filter(self) -> None:
+        from kernelarc_tui.screens.modal import Ask
+
+        text = await self.app.push_screen_wait(
+            Ask("Filter memory", "Words anywhere in an entry.", value=self._text)
+        )
+        if text is not None:
+            self._text = text.strip()
+            self._show_list()
+
+    def action_pin(self) -> None:
+        entry = self.query_one(MemoryPanel).selected
+        if entry is not None:
+            self._change("memory.unpin" if entry.pinned else "memory.pin", entry)
+
+    @work(group="ask")
+    async def action_expire(self) -> None:
+        from kernelarc_tui.screens.modal import Choice, Choose
+
+        entry = self.query_one(MemoryPanel).selected
+        if entry is None or self.kernelarc.refuse_if_read_only():
+            return
+        detail = "Agents no longer recall it. The row stays and e shows it; there is no way back into recall."
+        choices = (
+            Choice("n", "no, keep it", ""),
+            Choice("y", f"yes, expire the {entry.kind}", "yes", "verdict-reject"),
+        )
+        title = f"Expire {one_line(entry.strategy, 44)}?"
+        if await self.app.push_screen_wait(Choose(title, detail, choices)):
+            self._change("memory.expire", entry)
+
+    @work(group="ask")
+    async def action_note(self) -> None:
+        from kernelarc_tui.screens.modal import Ask
+
+        entry = self.query_one(MemoryPanel).selected
+        if entry is None or self.kernelarc.refuse_if_read_only():
+            return
+        text = await self.app.push_screen_wait(
+            Ask("Note", "Your own words; empty takes it away.", value=entry.note)
+        )
+        if text is not None:
+            self._change("memory.note", entry, text.strip())
+
+    @work(group="commands")
+    async def _change(self, verb: str, entry: MemoryRow, text: str = "") -> None:
+        """Through the engine where one runs, else under the campaign's lock."""
+        if self.kernelarc.refuse_if_read_only():
+            return
+        ended = self.view.state in (CampaignState.FINISHED, CampaignState.STOPPED, CampaignState.INTERRUPTED)
+        if not ended:
+            await self.kernelarc.command(verb, number=entry.id, text=text).wait()
+            return
+        from engine.store.offline import edit_memory
+
+        try:
+            said = await asyncio.to_thread(edit_memory, self.session.folder, verb, entry.id, text)
+        except KernelArcError as error:
+            self.kernelarc.say(f"! {error.message}", "bold warning")
+            return
+        self.kernelarc.say(f"✓ {said}", "verdict-keep")
+
+
+def detail_lines(entry: MemoryRow, view: View, width: int) -> list[Line]:
+    """Everything about one entry."""
+    lines: list[Line] = []
+
+    def section(title: str, text: str, style: str = "") -> None:
+        if text.strip():
+            lines.append(Line(title, "faint"))
+            for part in text.split("\n"):
+                lines.extend(Line(f"  {piece}", style) for piece in wrap(one_line(part, 1300), max(16, width - 2)))
+
+    win = entry.kind == "win"
+    section("strategy", entry.strategy, "bold verdict-keep" if win else "bold verdict-reject")
+    section("why" if win else "what happened and why", entry.reflection)
+    section("error", entry.error, "verdict-reject")
+    if entry.before_ms and entry.after_ms:
+        factor = fmt.times(entry.before_ms / entry.after_ms)
+        section("before → after", f"{fmt.ms(entry.before_ms)} → {fmt.ms(entry.after_ms)} ms  ({factor})")
+    if entry.speedup is not None:
+        section("against the reference", fmt.times(entry.speedup))
+    section("shapes", entry.shapes)
+    section("your note", entry.note, "primary")
+    line = Line("agent ", "faint").add(
+        label_of(view.summary, entry.agent) or entry.agent, style_of(view.summary, entry.agent)
+    )
+    if entry.candidate:
+        line.add(f"  #{entry.candidate}", "muted")
+    line.add(f"  {entry.kernel_type} on {one_line(entry.device, 40)}  {fmt.date(entry.at)}", "muted")
+    lines += [Line(), line]
+    facts = [
+        f"stands for {entry.merged} of its kind" if entry.merged > 1 else "",
+        "pinned" if entry.pinned else "",
+    ]
+    facts += [f"carried over from {one_line(entry.carried_from, 60)}" if entry.carried_from else ""]
+    facts += [f"expired {fmt.wall(entry.expired_at)}: {entry.expired_why}" if entry.expired_at else ""]
+    lines += [Line(fact, "warning") for fact in facts if fact]
+    return lines

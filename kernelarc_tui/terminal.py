@@ -1,0 +1,94 @@
+"""Terminal manners, settled before the app exists: colours, characters, signals, stray mouse reports.
+
+The order matters: Textual reads the environment when it is imported, so :func:`prepare` comes first.
+"""
+
+from __future__ import annotations
+
+import codecs
+import locale
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernelarc_tui.app import KernelArcApp
+
+RESET_HINT = "if the terminal looks wrong, type: reset"
+
+
+def run_app(
+    campaign: Path | None,
+    read_only: bool = False,
+    replay: bool = False,
+    mouse: bool = True,
+    ascii: bool = False,
+) -> str | None:
+    """Open the app on a campaign, or on the list of campaigns; returns a line for the shell.
+
+    Raises StoreError if the campaign cannot be read.
+    """
+    ascii = prepare() or ascii
+    from kernelarc_tui.app import KernelArcApp
+
+    if campaign is not None:
+        from engine.store.reader import StoreReader
+
+        StoreReader(campaign).close()  # a broken store is one clear line in the shell, not an empty screen
+    app = KernelArcApp(campaign, read_only=read_only, replay=replay, mouse=mouse, ascii=ascii)
+    guard_decoder()
+    said = app.run(mouse=app.mouse)
+    if app.crash:
+        return f"{app.crash}\n{RESET_HINT}"
+    return said
+
+
+def usable() -> bool:
+    """Whether there is a terminal that can show the app."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")
+
+
+def prepare() -> bool:
+    """Fit Textual's environment and our streams to this terminal. True if only ASCII can be shown."""
+    if os.environ.get("SSH_TTY") or os.environ.get("SSH_CONNECTION"):
+        os.environ.setdefault("TEXTUAL_FPS", "10")  # a thin line shows fewer, whole frames
+    os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+    # Pixel mouse reports turn every click into the top-left corner in some terminals after a resize.
+    os.environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
+    encoding = (getattr(sys.__stderr__, "encoding", None) or locale.getpreferredencoding()).lower()
+    if "utf" in encoding:
+        return False
+    wanted = (os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or "").lower()
+    for stream in (sys.__stderr__, sys.__stdout__):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(encoding="utf-8", errors="replace")
+    return "utf" not in wanted
+
+
+def guard_decoder() -> None:
+    """Make Textual's input decoder forgiving.
+
+    A legacy X10 mouse report (``ESC [ M`` and bytes above 127, which tmux and screen send after a reattach) is
+    not UTF-8; the strict decoder of Textual 8 ends the input thread and with it the app.
+    """
+    from textual.drivers import linux_driver
+
+    def forgiving(encoding: str) -> Any:
+        return partial(codecs.getincrementaldecoder(encoding), errors="replace")
+
+    linux_driver.getincrementaldecoder = forgiving  # type: ignore[attr-defined]
+
+
+def handle_signals(app: KernelArcApp) -> None:
+    """TERM, HUP and QUIT leave a clean terminal: the app exits as if asked to."""
+    import asyncio
+    import contextlib
+    import signal
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
+            loop.add_signal_handler(number, app.leave_on_signal)

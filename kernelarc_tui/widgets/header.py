@@ -1,0 +1,133 @@
+"""Two lines that answer: is it running, what leads, what did it cost, does anything need a person."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from engine.records import CampaignState
+from engine.store.summary import Note, Summary
+from kernelarc_tui import fmt
+from kernelarc_tui.glyphs import LEVELS, OUTCOMES, STATES
+from kernelarc_tui.paint import Line, width_of
+from kernelarc_tui.safe import one_line
+from kernelarc_tui.view import View, attention, label_of, style_of
+from kernelarc_tui.widgets.painted import Painted
+
+
+class Header(Painted):
+    DEFAULT_CSS: ClassVar[str] = "Header { height: 2; padding: 0 1; }"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.view = View()
+        self.tag = ""  # "replay", "read-only"
+
+    def show(self, view: View, tag: str = "") -> None:
+        self.view, self.tag = view, tag
+        self.repaint()
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        return [first_line(self.view, self.tag, width), second_line(self.view, width)]
+
+
+def first_line(view: View, tag: str, width: int) -> Line:
+    """Problem and device on the left; state, time, candidates and cost on the right."""
+    summary = view.summary
+    right = _progress(view, width)
+    room = max(8, width - right.width - 2)
+    device = one_line(summary.device_name or summary.device, 40)
+    name = one_line(summary.problem, 120)
+    extra = len(device) + 3 if device else 0
+    left = Line()
+    if tag:
+        left.add(f"{tag} ", "bold warning")
+        room -= left.width
+    if width_of(name) + extra <= room:
+        left.add(name, "bold").add(f" · {device}" if device else "", "muted")
+    else:
+        left.fit(name, min(room, width_of(name)), "bold")
+    return left.end(right, width)
+
+
+def _progress(view: View, width: int) -> Line:
+    summary = view.summary
+    sign, word, style = STATES[view.state]
+    line = Line(f"{sign} ", f"bold {style}")
+    if view.state not in (CampaignState.RUNNING, CampaignState.STARTING) or width >= 110:
+        line.add(f"{word} ", style)
+    if view.state is CampaignState.FINISHED and summary.stop_reason and width >= 96:
+        line.add(f"({summary.stop_reason.value}) ", "muted")
+    line.add(fmt.clock(summary.elapsed_s(view.now)))
+    if summary.minutes:
+        line.add(f" of {fmt.span(summary.minutes * 60)}", "muted")
+    line.add("  ").add(str(summary.candidates), "bold")
+    if summary.budget:
+        line.add(f"/{summary.budget}", "muted")
+    line.add(" candidates" if width >= 78 else " cand.", "muted")
+    if summary.errors and width >= 110:
+        line.add("  ").add(f"{summary.errors} errors", "verdict-error")
+    if summary.cost_usd or summary.max_cost_usd or summary.tokens:
+        near = bool(summary.max_cost_usd) and summary.cost_usd >= 0.9 * (summary.max_cost_usd or 0)
+        line.add("  ").add(
+            fmt.money(summary.cost_usd, unknown=summary.cost_unknown), "bold warning" if near else ""
+        )
+        if summary.max_cost_usd:
+            line.add(f" of ${summary.max_cost_usd:g}", "muted")
+    if summary.tokens and width >= 130:
+        line.add(f"  {fmt.count(summary.tokens)} tokens", "muted")
+    return line
+
+
+def second_line(view: View, width: int) -> Line:
+    """The best and who holds it on the left, what needs a person on the right."""
+    summary = view.summary
+    notes = attention(view)
+    line = _best(summary, width if not notes or width >= 100 else 0)
+    if notes:
+        line.end(_attention(notes, summary, width - line.width - 2), width)
+    elif width >= 110:
+        line.end(_counts(summary), width)
+    return line
+
+
+def _best(summary: Summary, width: int) -> Line:
+    if summary.best_ms is None:
+        return Line("measuring the reference and the seed …", "muted")
+    line = Line("best ", "muted").add(f"{fmt.ms(summary.best_ms)} ms", "bold")
+    if summary.best_speedup is not None:
+        line.add("  ").add(fmt.times(summary.best_speedup), "bold verdict-keep" if summary.best else "bold")
+        line.add(" ref", "muted")
+    if width >= 100 and summary.seed_ms and summary.best_ms and summary.best:
+        line.add(f"  {fmt.times(summary.seed_ms / summary.best_ms)}").add(" seed", "muted")
+    if summary.roofline_ms:
+        line.add(f"  {summary.roofline_ms / summary.best_ms * 100:.0f} %").add(" of bound", "muted")
+    if summary.best:
+        who = label_of(summary, summary.best_agent)
+        line.add("  ").add(f"agent {who}" if width >= 72 else who, style_of(summary, summary.best_agent))
+        line.add(f" #{summary.best}", "muted")
+    elif summary.best_ms is not None:
+        line.add("  the seed", "muted")
+    return line
+
+
+def _attention(notes: list[Note], summary: Summary, room: int) -> Line:
+    note = notes[0]
+    sign, style = LEVELS.get(note.level, LEVELS["warning"])
+    more = f" +{len(notes) - 1}" if len(notes) > 1 else ""
+    who = f"agent {label_of(summary, note.agent)}: " if note.agent and label_of(summary, note.agent) else ""
+    text = one_line(f"{who}{note.text}", 200)
+    line = Line(f"{sign} ", style)
+    space = room - line.width - len(more)
+    if space < 6:
+        return Line(f"{sign}{len(notes)}", style)
+    return line.fit(text, min(space, width_of(text)), style.removeprefix("bold ")).add(more, "muted")
+
+
+def _counts(summary: Summary) -> Line:
+    line = Line()
+    for outcome in ("KEEP", "ACCEPT", "REVERT", "REJECT"):
+        letter, _, style = OUTCOMES[outcome]
+        line.add(f"  {letter} ", style).add(str(summary.outcomes.get(outcome, 0)))
+    if summary.errors:
+        line.add("  E ", "verdict-error").add(str(summary.errors))
+    return line

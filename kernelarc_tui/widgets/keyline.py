@@ -1,0 +1,83 @@
+"""The last row: what the keys do here; for a few seconds after a command, the engine's answer instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+from textual.timer import Timer
+
+from kernelarc_tui.paint import Line
+from kernelarc_tui.safe import one_line
+from kernelarc_tui.widgets.painted import Painted
+
+ANSWER_S = 6.0
+
+
+class KeyLine(Painted):
+    """``hints`` are (key, word, action); the last one sits flush right. A click runs the action."""
+
+    DEFAULT_CSS: ClassVar[str] = "KeyLine { height: 1; padding: 0 1; dock: bottom; }"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.hints: Sequence[tuple[str, str, str]] = ()
+        self.answer = ""
+        self.answer_style = ""
+        self._timer: Timer | None = None
+        self._spans: list[tuple[int, int, str]] = []
+
+    def show(self, hints: Sequence[tuple[str, str, str]]) -> None:
+        self.hints = hints
+        self.repaint()
+
+    def say(self, text: str, style: str = "", *, seconds: float = ANSWER_S) -> None:
+        """Show ``text`` for a while; a newer text replaces it."""
+        self.answer, self.answer_style = one_line(text, 600), style
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_timer(seconds, self._forget) if seconds else None
+        self.repaint()
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        self._spans = []
+        if self.answer:
+            return [Line().fit(self.answer, width, self.answer_style)]
+        line = Line()
+        shown, last = list(self.hints[:-1]), self.hints[-1:] or []
+        tail = Line()
+        for key, word, _ in last:
+            tail.add(key, "bold rule-focus").add(f" {word}", "muted")
+        room = width - tail.width - 2
+        for key, word, action in shown:
+            if line.width + len(key) + len(word) + 1 > room:
+                break
+            start = line.width
+            line.add(key, "bold rule-focus").add(f" {word}", "muted")
+            self._spans.append((start, line.width, action))
+            line.add("  ")
+        line.end(tail, width)
+        if last:
+            self._spans.append((line.width - tail.width, line.width, last[0][2]))
+        return [line]
+
+    def render_line(self, y: int) -> Strip:
+        """Make the hints clickable."""
+        strip = super().render_line(y)
+        segments: list[Segment] = []
+        column = 0
+        for segment in strip:
+            action = next((name for start, end, name in self._spans if start <= column < end), "")
+            style = segment.style or Style()
+            if action:
+                style = style + Style.from_meta({"@click": action})
+            segments.append(Segment(segment.text, style))
+            column += segment.cell_length
+        return Strip(segments, strip.cell_length)
+
+    def _forget(self) -> None:
+        self.answer = ""
+        self.repaint()

@@ -1,0 +1,113 @@
+"""Best-so-far trajectories: a step line per agent, the reference and the bound, outcomes along the axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from engine.store.summary import AgentSummary, TrajectoryPoint
+from kernelarc_tui import fmt
+from kernelarc_tui.paint import Line
+from kernelarc_tui.plotting import MARKERS, Attempt, Level, Picture, Series, draw, visible_levels
+from kernelarc_tui.view import View, label_of, style_of
+from kernelarc_tui.widgets.painted import Painted
+
+AXES = ("candidates", "time", "dollars")
+
+
+class TrajectoryPlot(Painted):
+    """``axis`` is one of :data:`AXES`. ``only`` limits the lines to one agent."""
+
+    DEFAULT_CSS: ClassVar[str] = "TrajectoryPlot { height: 1fr; }"
+
+    def __init__(self, *, id: str | None = None, ascii: bool = False, only: str = "") -> None:
+        super().__init__(id=id)
+        self.view = View()
+        self.axis = "candidates"
+        self.log_scale = False
+        self.ascii = ascii
+        self.only = only
+
+    def show(self, view: View) -> None:
+        self.view = view
+        self.repaint()
+
+    def cycle_axis(self) -> str:
+        costs = self.view.summary.cost_usd > 0
+        axes = AXES if costs else AXES[:2]
+        self.axis = axes[(axes.index(self.axis) + 1) % len(axes)] if self.axis in axes else axes[0]
+        self.repaint()
+        return self.axis
+
+    def toggle_log(self) -> bool:
+        self.log_scale = not self.log_scale
+        self.repaint()
+        return self.log_scale
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        if self.view.summary.best_ms is None:
+            return [Line(), Line("  no measurement yet", "muted")]
+        return draw(
+            picture(self.view, self.axis, log=self.log_scale, ascii=self.ascii, only=self.only), width, height
+        )
+
+
+def picture(view: View, axis: str, *, log: bool, ascii: bool, only: str = "") -> Picture:
+    """The plot of a view: pure, for the widget, the report and tests."""
+    summary = view.summary
+    x_max = _extent(view, axis)
+    agents = [agent for agent in view.agents if not only or agent.spec.name == only]
+    agents.sort(key=lambda agent: agent.spec.name == summary.best_agent)  # the leader is drawn last, on top
+    series = [_series(view, agent, axis, x_max) for agent in agents if agent.trajectory]
+    levels = []
+    if summary.reference_ms:
+        levels.append(Level("reference", summary.reference_ms, "muted"))
+    if summary.roofline_ms:
+        levels.append(Level("bound", summary.roofline_ms, "secondary"))
+    shown = visible_levels(levels, series, log=log)
+    attempts: list[Attempt] = []
+    if axis == "candidates":
+        attempts = [(number, outcome, ms) for number, name, outcome, ms in view.points if not only or name == only]
+    return Picture(
+        series=series,
+        levels=shown,
+        attempts=attempts,
+        x_max=x_max,
+        x_format=_x_format(axis, x_max),
+        log=log,
+        ascii=ascii,
+    )
+
+
+def _series(view: View, agent: AgentSummary, axis: str, x_max: float) -> Series:
+    points = [(_x(point, axis), point.latency_ms) for point in agent.trajectory]
+    return Series(
+        label=label_of(view.summary, agent.spec.name),
+        style=style_of(view.summary, agent.spec.name),
+        points=points,
+        end=x_max,
+        marker=MARKERS[agent.spec.ordinal % len(MARKERS)],
+    )
+
+
+def _x(point: TrajectoryPoint, axis: str) -> float:
+    if axis == "candidates":
+        return float(point.number)
+    return point.at / 60 if axis == "time" else point.cost_usd
+
+
+def _extent(view: View, axis: str) -> float:
+    summary = view.summary
+    if axis == "candidates":
+        return max(4.0, float(summary.candidates))
+    if axis == "time":
+        return max(0.5, summary.elapsed_s(view.now) / 60)
+    return max(0.01, summary.cost_usd)
+
+
+def _x_format(axis: str, x_max: float) -> Callable[[float], str]:
+    if axis == "candidates":
+        return lambda value: f"{value:.0f}"
+    if axis == "time":
+        return (lambda value: f"{value / 60:g}h") if x_max >= 300 else (lambda value: f"{value:g}m")
+    return fmt.money

@@ -1,0 +1,105 @@
+"""The outcome stream: every verdict, fault and command, newest on top, straight from the store."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from engine.store.summary import Summary
+from kernelarc_tui import fmt
+from kernelarc_tui.describe import EventRow
+from kernelarc_tui.feed import Feed, FeedFilter
+from kernelarc_tui.glyphs import short_strategy
+from kernelarc_tui.paint import Line
+from kernelarc_tui.view import label_of, style_of
+from kernelarc_tui.widgets.row_list import RowList
+
+
+class OutcomeStream(RowList):
+    """While the cursor is on the newest row it stays there; elsewhere it stays on its row."""
+
+    DEFAULT_CSS: ClassVar[str] = "OutcomeStream { height: 1fr; }"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.feed: Feed | None = None
+        self.summary = Summary()
+
+    def attach(self, feed: Feed, summary: Summary) -> None:
+        """Show another feed, from its newest row."""
+        self.feed, self.summary = feed, summary
+        self.cursor = 0
+        self.scroll_to(y=0, animate=False)
+        self.rows_changed()
+
+    def show(self, summary: Summary, last_seq: int) -> None:
+        self.summary = summary
+        if self.feed is None:
+            return
+        added = self.feed.catch_up(last_seq)
+        if added and self.cursor > 0:
+            self.cursor += added
+            self._resize_virtual()
+            self.scroll_to(y=self.scroll_offset.y + added, animate=False)
+        self.rows_changed()
+
+    @property
+    def filter(self) -> FeedFilter:
+        return self.feed.filter if self.feed else FeedFilter()
+
+    @property
+    def selected(self) -> EventRow | None:
+        if self.feed is None or self.cursor >= len(self.feed):
+            return None
+        return self.feed.row(self.cursor)
+
+    def row_count(self) -> int:
+        return len(self.feed) if self.feed else 0
+
+    def empty_line(self, width: int) -> Line:
+        words = self.filter.words
+        return Line().fit(f"nothing matches {words}" if words else "no outcome yet", width, "muted")
+
+    def row_line(self, index: int, width: int, *, selected: bool) -> Line:
+        if self.feed is None:
+            return Line()
+        if not self.feed.complete and index >= len(self.feed) - 100:
+            self.call_later(self._backfill)
+        row = self.feed.row(index)
+        return Line("…", "faint") if row is None else stream_line(row, self.summary, width)
+
+    def action_edge(self, direction: int) -> None:
+        while direction > 0 and self.feed and not self.feed.complete:
+            self.feed.backfill()
+        super().action_edge(direction)
+
+    def _backfill(self) -> None:
+        if self.feed and self.feed.backfill():
+            self.rows_changed()
+
+
+def stream_line(row: EventRow, summary: Summary, width: int) -> Line:
+    """One row; what does not fit is left out from the right: strategy first, then seconds, then text."""
+    wide = width >= 70
+    line = Line().add(fmt.wall(row.at, seconds=width >= 100), "faint").add(" ")
+    line.fit(
+        label_of(summary, row.agent), 1 if len(summary.agents) < 10 else 2, f"bold {style_of(summary, row.agent)}"
+    )
+    line.add(" ").fit(f"#{row.number}" if row.number else "", 5 if summary.candidates > 999 else 4, "muted")
+    line.add(" ").add(row.letter, f"bold {row.style}" if "bold" not in row.style else row.style)
+    line.add(" ").fit(row.word, 7 if wide else 6, row.style)
+    if row.latency:
+        line.add(" ").fit(row.latency, 6, right=True)
+        faster = row.delta.startswith("−")
+        line.add(" ").fit(row.delta, 8, "verdict-keep" if faster else "muted", right=True)
+    elif wide and row.letter in "KARx":
+        line.add(" " * 16)
+    if width - line.width < 8:
+        return line
+    line.add("  " if wide else " ")
+    if width >= 84 and row.strategy:
+        size = 16 if width < 120 else 25
+        name = row.strategy if len(row.strategy) <= size else short_strategy(row.strategy)
+        line.fit(name, size, "muted").add(" ")
+    elif width >= 84 and row.number:
+        line.add(" " * (17 if width < 120 else 26))
+    return line.fit(row.text, width - line.width, "" if row.letter != "·" else "muted")
