@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -68,6 +69,8 @@ async def load() -> Any:
 def _import() -> None:
     global _module
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    for module in ("pydantic", "litellm"):  # notes on each other's deprecations, once per call
+        warnings.filterwarnings("ignore", module=rf"{module}\b.*")
     litellm: Any = importlib.import_module("litellm")
     litellm.suppress_debug_info = True
     litellm.drop_params = True

@@ -137,6 +137,8 @@ def _reason(error: Exception, started: bool) -> str:
     if "llm provider not provided" in text or "unmapped llm provider" in text:
         return "model.misconfigured"
     named = _BY_NAME.get(type(error).__name__)
+    if named == "model.timeout" and _headers(error):
+        return "model.server-error"  # a gateway's answer, which litellm files under time-outs
     if named:
         return named
     if "context length" in text or "context window" in text or "maximum context" in text:

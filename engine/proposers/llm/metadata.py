@@ -85,9 +85,10 @@ def _lines(text: str) -> dict[Any, Any]:
     key = ""
     for line in text.splitlines():
         found = _LINE.match(line)
-        if found and _known({found[1]: "x"}):
-            key = found[1]
-            values[key] = found[2].strip(" |>")
+        if found:
+            key = found[1] if _known({found[1]: "x"}) else ""
+            if key:
+                values[key] = found[2].strip(" |>")
         elif key and line.strip():
             values[key] = f"{values[key]} {line.strip()}".strip()
     return values

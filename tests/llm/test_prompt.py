@@ -1,0 +1,225 @@
+"""What the model is told. The golden files are the specification: read them, and read a change of them.
+
+``KERNELARC_WRITE_GOLDEN=1 pytest tests/llm/test_prompt.py`` writes them anew.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.problems.solution import python_solution
+from engine.proposers.base import Context, Incumbent, MemoryEntry, PastCandidate
+from engine.proposers.llm.prompt import CUTS, Prompt, propose_prompt, repair_prompt, tokens
+from engine.proposers.llm.reply import Unusable
+from engine.proposers.llm.view import digits, fence, languages
+from engine.records import DeviceFacts, Evaluation, Mode, Outcome, WorkloadResult
+from engine.skills import SkillSet, load_skills
+
+GOLDEN = Path(__file__).with_name("golden")
+BUDGET = 24_000
+
+
+@pytest.fixture(scope="session")
+def later(context: Context) -> Context:
+    """In the middle of a campaign: history, memory, siblings, a hint."""
+    source = (
+        "import torch\n\n\ndef run(x, eps):  # second attempt\n    return torch.rms_norm(x, (256,), None, eps)\n"
+    )
+    solution = python_solution(source, definition=context.problem.name, name="1-3")
+    results = [
+        WorkloadResult(
+            uuid="w-small", status="PASSED", latency_ms=0.00987654, reference_latency_ms=0.0201, roofline_ms=0.004
+        ),
+        WorkloadResult(uuid="w-large", status="PASSED", latency_ms=0.954321, reference_latency_ms=2.5),
+    ]
+    best = Incumbent(
+        agent="1",
+        number=5,
+        solution=solution,
+        latency_ms=0.0971,
+        speedup=1.6181,
+        evaluation=Evaluation(verdict="PASS", workloads=results),
+        strategy="operator-fusion",
+    )
+    sibling = Incumbent(
+        agent="2",
+        number=7,
+        solution=python_solution("def run(x, eps):\n    ...\n", definition="d", name="2-4"),
+        latency_ms=0.0891,
+        speedup=1.7712,
+        strategy="memory-layout",
+    )
+    history = (
+        past(1, Outcome.REVERT, reason="wrong.numerical", detail="rows=4096: 12 of 1048576 elements differ"),
+        past(2, Outcome.REJECT, reason="reply.no-code", detail="no code block; put the whole file in a fence"),
+        past(3, Outcome.KEEP, latency_ms=0.0971, log_ratio=0.0312, hypothesis="one read of the row is enough"),
+        past(4, Outcome.ACCEPT, latency_ms=0.0975, log_ratio=-0.0041, reason="keep.near-best"),
+    )
+    return msgspec.structs.replace(
+        context,
+        position=5,
+        base=best,
+        best=best,
+        history=history,
+        wins=(
+            MemoryEntry(
+                id=1,
+                kind="win",
+                kernel_type="norm",
+                strategy="operator-fusion · one-pass: read the row once",
+                reflection="the second pass re-read the row\nbefore→after: two reads → one",
+                speedup=1.6181,
+                gain=0.03,
+                before_ms=0.12345,
+                after_ms=0.0971,
+                pinned=True,
+            ),
+        ),
+        traps=(
+            MemoryEntry(
+                id=2,
+                kind="trap",
+                kernel_type="norm",
+                strategy="precision-formats: half precision sums",
+                reflection="the sum of squares overflows",
+                error="wrong.numerical: rows=4096",
+                carried_from="older-campaign",
+            ),
+        ),
+        siblings=(sibling,),
+        hints=("Try to avoid the temporary for x².",),
+        tried_families=("one-pass torch", "half sums"),
+    )
+
+
+def past(number: int, outcome: Outcome, **fields: Any) -> PastCandidate:
+    known = {"mode": Mode.REFINE, "strategy": "operator-fusion", "family": "one-pass torch"}
+    return PastCandidate(number=number, position=number, outcome=outcome, **{**known, **fields})
+
+
+def golden(name: str, prompt: Prompt) -> None:
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("KERNELARC_WRITE_GOLDEN"):
+        path.write_text(prompt.text, encoding="utf-8")
+    assert prompt.text == path.read_text(encoding="utf-8")
+
+
+def test_first_proposal(context: Context, skills: SkillSet) -> None:
+    golden("first", propose_prompt(context, skills, BUDGET))
+
+
+def test_refine(later: Context, skills: SkillSet) -> None:
+    golden("refine", propose_prompt(later, skills, BUDGET))
+
+
+def test_draft(later: Context, skills: SkillSet) -> None:
+    golden("draft", propose_prompt(msgspec.structs.replace(later, mode=Mode.DRAFT), skills, BUDGET))
+
+
+def test_forced_draft(later: Context, skills: SkillSet) -> None:
+    forced = msgspec.structs.replace(later, mode=Mode.DRAFT, forced_draft=True)
+    text = propose_prompt(forced, skills, BUDGET).text
+    assert "The person who runs this campaign asks for something different." in text
+
+
+def test_repair(later: Context, skills: SkillSet) -> None:
+    first = propose_prompt(later, skills, BUDGET)
+    unusable = Unusable(
+        reason="reply.wrong-entry-point", detail="no block defines a top-level run(…); it defines f"
+    )
+    repair = repair_prompt(first, "```python\ndef f(x):\n    return x\n```", unusable, later, skills)
+    assert repair.messages[:2] == first.messages
+    golden("repair", msgspec.structs.replace(repair, messages=repair.messages[2:]))
+
+
+def test_format_instructions_come_last_in_every_kind(context: Context, later: Context, skills: SkillSet) -> None:
+    for some in (context, later, msgspec.structs.replace(later, mode=Mode.DRAFT)):
+        text = propose_prompt(some, skills, BUDGET).messages[-1].content
+        sections = [line for line in text.splitlines() if line.startswith("# ")]
+        assert sections[-2].startswith("# This time") and sections[-1] == "# How to answer"
+
+
+def test_the_order_of_what_is_cut(later: Context, skills: SkillSet) -> None:
+    """With less and less room the parts go in the stated order; what must stay stays."""
+    long = python_solution("def run(x, eps):\n    ...\n" + "# line\n" * 100, definition="d", name="2-4")
+    sibling = msgspec.structs.replace(later.siblings[0], solution=long)
+    later = msgspec.structs.replace(later, siblings=(sibling,))
+    full = propose_prompt(later, skills, BUDGET)
+    assert full.cuts == 0
+    seen: dict[str, int] = {}
+    marks = {
+        "sibling source": "data python kernel.py",
+        "protocols": "Conclusions, not logs.",
+        "old verdicts": "reply.no-code",
+        "trap": "the sum of squares overflows",
+        "skill": "Merge what is read once.",
+    }
+    for budget in range(tokens(full.messages), 100, -20):
+        prompt = propose_prompt(later, skills, budget)
+        for name, mark in marks.items():
+            if mark not in prompt.text:
+                seen.setdefault(name, prompt.cuts)
+        for kept in (
+            "second attempt",
+            "keep.near-best",
+            "Try to avoid the temporary",
+            "# This time: refine",
+            "def run",
+        ):
+            assert kept in prompt.text
+    assert list(seen) == sorted(seen, key=lambda name: seen[name])
+    assert seen == {"sibling source": 2, "protocols": 5, "old verdicts": 8, "trap": 11, "skill": 11}
+
+
+def test_a_big_problem_fits_its_budget(later: Context) -> None:
+    """64 workloads, a reference of 80 kB, 16 wins and traps, long verdicts, the shipped skills."""
+    from engine.problems.model import Workload
+
+    workloads = [Workload(f"w{i}", {"rows": i + 1}) for i in range(64)]
+    definition = msgspec.structs.replace(later.problem.definition, reference="# x\n" * 20_000)
+    problem = msgspec.structs.replace(later.problem, definition=definition, workloads=workloads)
+    big = msgspec.structs.replace(
+        later,
+        problem=problem,
+        wins=later.wins * 16,
+        traps=later.traps * 16,
+        history=tuple(past(i, Outcome.REVERT, reason="wrong.numerical", detail="d" * 2000) for i in range(1, 40)),
+        siblings=later.siblings * 8,
+        strategy="hopper-bf16-gemm",
+    )
+    prompt = propose_prompt(big, load_skills(), BUDGET)
+    assert tokens(prompt.messages) <= BUDGET and prompt.cuts <= len(CUTS)
+
+
+def test_every_shipped_skill_makes_a_prompt_without_cuts(context: Context) -> None:
+    shipped = load_skills()
+    for name in shipped.skills:
+        prompt = propose_prompt(msgspec.structs.replace(context, strategy=name), shipped, BUDGET)
+        assert prompt.cuts == 0, name
+
+
+def test_latencies_have_four_digits() -> None:
+    assert [digits(v) for v in (0.0843217, 1.23456, 123.456, None)] == ["0.08432", "1.235", "123.5", "–"]
+
+
+@pytest.mark.parametrize("text", ["", "plain", "```\nx\n```", "a\n`````\nb", "```"])
+def test_untrusted_text_cannot_close_its_fence(text: str) -> None:
+    wrapped = fence(text, "data")
+    ticks = wrapped.split("data", 1)[0]
+    inside = wrapped.split("\n", 1)[1].rsplit("\n", 1)[0]
+    assert all(not line.strip().startswith(ticks) for line in inside.splitlines())
+
+
+def test_languages_by_device_and_skill(skills: SkillSet) -> None:
+    cpu = DeviceFacts(kind="cpu", name="c")
+    gpu = DeviceFacts(kind="cuda", name="g", versions={"torch": "2.11", "triton": "3.6", "nvcc": "13.0"})
+    shipped = load_skills().skills
+    assert languages(cpu, shipped["native-tensor-core"]) == ["pytorch"]
+    assert languages(gpu, shipped["operator-fusion"]) == ["pytorch", "triton", "cuda_cpp"]
+    assert languages(gpu, None) == ["pytorch", "triton", "cuda_cpp"]
+    assert languages(gpu, skills.skills["operator-fusion"]) == ["pytorch"]
