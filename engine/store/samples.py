@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from statistics import fmean
 
 import msgspec
 
@@ -82,7 +81,7 @@ def mean(group: list[Sample]) -> Sample:
     averages: dict[str, float | int | None] = {}
     for name in _MEANS:
         values = [value for value in (getattr(sample, name) for sample in group) if value is not None]
-        average = fmean(values) if values else None
+        average = sum(values) / len(values) if values else None
         averages[name] = round(average) if average is not None and name == "memory_used_bytes" else average
     throttle = sorted({reason for sample in group for reason in sample.throttle})
     return msgspec.structs.replace(last, throttle=throttle, **averages)
