@@ -7,9 +7,9 @@ beside the others, never fatal. The meta-skill ``playbook-index`` carries the ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -17,6 +17,9 @@ from engine.errors import BadInput
 from engine.paths import config_dir
 from engine.records import DeviceFacts
 from engine.resources import resource_dir
+
+if TYPE_CHECKING:
+    from engine.problems.model import Problem
 
 INDEX = "playbook-index"
 MAP_FILE = "eligibility.yaml"
@@ -196,10 +199,22 @@ def eligible(skill: Skill, kernel_type: str, device: DeviceFacts, graph: Traced 
     return True, f"fits {kernel_type} on {device.kind}"
 
 
+def eligibility_for(problem: Problem, device: DeviceFacts) -> Callable[[Skill], tuple[bool, str]]:
+    """(skill) → (eligible, why) for a problem on a device, with the kernel type from the definition alone."""
+    from engine.tracing.kernel_type import kernel_type_of
+
+    kernel_type = kernel_type_of(problem.definition, None)
+    return lambda skill: eligible(skill, kernel_type, device)
+
+
 def uses(graph: Traced, group: str) -> bool:
     """Whether the traced reference has an operator of ``group`` (a key of ``OPERATOR_GROUPS``)."""
     wanted = OPERATOR_GROUPS.get(group, (group,))
-    return any(word in str(getattr(operator, "name", operator)) for operator in graph.operators for word in wanted)
+    return any(
+        word in f"{getattr(operator, 'kind', '')} {getattr(operator, 'name', operator)}"
+        for operator in graph.operators
+        for word in wanted
+    )
 
 
 def _restricted(skill: Skill, extra: Requirement | None) -> Skill:

@@ -62,6 +62,7 @@ class Graph:
     outputs: tuple[int, ...]
     samples: int
     axes: tuple[Mapping[str, int], ...]
+    scalar_values: tuple[Mapping[str, Any], ...] = ()
     producer: Mapping[int, Node] = field(default_factory=dict)
 
     def users(self, value: int) -> list[Node]:
@@ -102,6 +103,7 @@ def merge(traces: Sequence[RawGraph]) -> Graph:
         outputs=tuple(first.outputs),
         samples=len(traces),
         axes=tuple(axes),
+        scalar_values=tuple(t.scalars for t in traces),
         producer={out: node for node in live for out in node.outs},
     )
 

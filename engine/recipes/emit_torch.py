@@ -24,7 +24,7 @@ FUNCTIONAL = {
     "gelu": "torch.nn.functional.gelu({0})",
     "gelu_tanh": "torch.nn.functional.gelu({0}, approximate='tanh')",
     "softplus": "torch.nn.functional.softplus({0})",
-    "layer_norm": "torch.layer_norm({0}, (cols,), None, None, {1})",
+    "layer_norm": "torch.layer_norm({0}, (_cols,), None, None, {1})",
     "softmax": "torch.softmax({0}, 1)",
     "log_softmax": "torch.log_softmax({0}, 1)",
     "pow3": "({0} * {0} * {0})",
@@ -63,7 +63,7 @@ class _Speller:
         for position, statement in enumerate(self.program.statements):
             getattr(self, f"_{statement.kind}")(position, statement)
         for name, dtype in self.out.buffers:
-            self.out.setup.append(f"{name} = torch.empty((block, cols), dtype=torch.{dtype}, device=device)")
+            self.out.setup.append(f"{name} = torch.empty((_block, _cols), dtype=torch.{dtype}, device=_device)")
         return self.out
 
     # --- operands
@@ -87,10 +87,10 @@ class _Speller:
         (term,) = s.terms
         name = f"{self.prefix}{s.var.name}"
         if term.ix.base == "col" and term.ix.plain:
-            self.out.setup.append(f"{name} = torch.arange(cols, device=device).view(1, -1)")
+            self.out.setup.append(f"{name} = torch.arange(_cols, device=_device).view(1, -1)")
         elif term.ix.base == "row" and term.ix.plain:
-            self.out.setup.append(f"{name}_all = torch.arange(rows, device=device).view(-1, 1)")
-            self.out.loop.append(f"{name} = {name}_all[i : i + n]")
+            self.out.setup.append(f"{name}_all = torch.arange(_rows, device=_device).view(-1, 1)")
+            self.out.loop.append(f"{name} = {name}_all[_i : _i + _n]")
         else:
             raise Unsupported("positions that PyTorch blocks cannot index")
         self.names[s.var.name] = name
@@ -138,7 +138,7 @@ class _Speller:
         free = self._free.setdefault(dtype, [])
         if free:
             return free.pop()
-        name = f"{self.prefix}b{len(self.out.buffers)}"
+        name = f"{self.prefix}_b{len(self.out.buffers)}"
         self.out.buffers.append((name, dtype))
         return name
 
@@ -151,13 +151,13 @@ class _Speller:
         """The output block that this value is stored in: computed there, and read from there afterwards."""
         stores = [u for u in self.program.statements[position + 1 :] if u.kind == "store" and var in u.args]
         plain = next((u for u in stores if _plain(u.terms, self.program)), None)
-        return f"{self.prefix}o{plain.source}_n" if plain else None
+        return f"{self.prefix}_o{plain.source}_n" if plain else None
 
     def _functional(self, s: Statement, args: Sequence[str]) -> str:
         if s.op == "cast":
             if isinstance(s.args[0], Var):
                 return f"{args[0]}.to(torch.{s.var.dtype})"
-            return f"torch.full((1, 1), {args[0]}, dtype=torch.{s.var.dtype}, device=device)"
+            return f"torch.full((1, 1), {args[0]}, dtype=torch.{s.var.dtype}, device=_device)"
         if s.op in INFIX:
             return f"({args[0]} {INFIX[s.op]} {args[1]})"
         if s.op in ("maximum", "minimum") and not all(isinstance(a, Var) for a in s.args):
@@ -206,7 +206,7 @@ class _Speller:
         if text.startswith("<square of "):
             self.out.loop += self._squares(name, text[len("<square of ") : -1], s.op)
         elif arg.row and not arg.col:
-            scale = "" if s.op != "sum" else " * cols"
+            scale = "" if s.op != "sum" else " * _cols"
             self.out.loop.append(f"{name} = {text}{scale}")
         else:
             self.out.loop.append(f"{name} = torch.{s.op}({text}, 1, keepdim=True)")
@@ -216,7 +216,7 @@ class _Speller:
 
     def _squares(self, name: str, tensor: str, op: str) -> list[str]:
         lines = [f"{name} = torch.linalg.vector_norm({tensor}, dim=1, keepdim=True).square_()"]
-        return [*lines, f"{name}.div_(cols)"] if op == "mean" else lines
+        return [*lines, f"{name}.div_(_cols)"] if op == "mean" else lines
 
     def _pick(self, position: int, s: Statement) -> None:
         whole, where = s.args
@@ -228,7 +228,7 @@ class _Speller:
 
     def _store(self, position: int, s: Statement) -> None:
         (var,) = s.args
-        target = f"{self.prefix}o{s.source}_n"
+        target = f"{self.prefix}_o{s.source}_n"
         row_only = var.row and not var.col
         if not _plain(s.terms, self.program) and not row_only:
             raise Unsupported("an output in another order than its rows")
@@ -239,8 +239,8 @@ class _Speller:
 
     def _partial(self, position: int, s: Statement) -> None:
         (var,) = s.args
-        self.out.setup.append(f"{self.prefix}{s.source} = torch.empty((rows, 1), device=device)")
-        self.out.loop.append(f"{self.prefix}{s.source}[i : i + n] = {self.names[var.name]}")
+        self.out.setup.append(f"{self.prefix}{s.source} = torch.empty((_rows, 1), device=_device)")
+        self.out.loop.append(f"{self.prefix}{s.source}[_i : _i + _n] = {self.names[var.name]}")
 
 
 def spell(
@@ -276,38 +276,38 @@ def _plain(terms: Sequence[Term], program: Program) -> bool:
 def _view(source: str, terms: Sequence[Term], program: Program, prefix: str) -> tuple[str, str]:
     """(set-up line, expression inside the loop) for reading input ``source`` at ``terms``."""
     domain = program.domain
-    name = f"{prefix}{source}_"
+    name = f"{prefix}_{source}_"
     kinds = [t.ix.base for t in terms]
     if len(kinds) == 2 and kinds[0] == "row" and kinds[1].startswith("at:") and terms[0].ix.plain:
         where = kinds[1].removeprefix("at:")
-        return f"{name}full = {source}.view(rows, {terms[0].stride.text})", (
-            f"{name}full[i : i + n].gather(1, <{where}>)"
+        return f"{name}full = {source}.view(_rows, {terms[0].stride.text})", (
+            f"{name}full[_i : _i + _n].gather(1, <{where}>)"
         )
     if any(k.startswith("at:") for k in kinds) or any(t.ix.clamp for t in terms):
         raise Unsupported("a gather or a concatenation, which blocks of rows cannot view")
     if not terms:
         return f"{name}one = {source}.reshape(1, 1)", f"{name}one"
     if kinds == ["lin"] and terms[0].ix.plain:
-        return f"{name}full = {source}.view(rows, cols)", f"{name}full[i : i + n]"
+        return f"{name}full = {source}.view(_rows, _cols)", f"{name}full[_i : _i + _n]"
     if kinds == ["row"] and terms[0].ix.plain and terms[0].stride.constant == 1:
-        return f"{name}row = {source}.view(rows, 1)", f"{name}row[i : i + n]"
+        return f"{name}row = {source}.view(_rows, 1)", f"{name}row[_i : _i + _n]"
     if kinds == ["col"] and terms[0].ix.div.constant == 1 and terms[0].ix.mod is None:
         start = terms[0].ix.add
         if start == "0" and terms[0].size.same(domain.cols):
-            return f"{name}col = {source}.view(1, cols)", f"{name}col"
-        return f"{name}col_{_slug(start)} = {source}.view(1, -1)[:, {start} : {start} + cols]", (
+            return f"{name}col = {source}.view(1, _cols)", f"{name}col"
+        return f"{name}col_{_slug(start)} = {source}.view(1, -1)[:, {start} : {start} + _cols]", (
             f"{name}col_{_slug(start)}"
         )
     if kinds == ["row", "col"] and terms[0].ix.plain and terms[1].stride.constant == 1:
         ix = terms[1].ix
         if ix.div.constant == 1 and ix.mod is None:
             width, tag = terms[0].stride.text, _slug(ix.add)
-            line = f"{name}part_{tag} = {source}.view(rows, {width})[:, {ix.add} : {ix.add} + cols]"
-            return line, f"{name}part_{tag}[i : i + n]"
+            line = f"{name}part_{tag} = {source}.view(_rows, {width})[:, {ix.add} : {ix.add} + _cols]"
+            return line, f"{name}part_{tag}[_i : _i + _n]"
     if kinds == ["lin"] and terms[0].ix.div.constant == 1 and terms[0].ix.mod is not None:
-        period = f"({terms[0].ix.mod.text}) // cols"
-        line = f"{name}cycle = {source}.view(-1, cols).repeat(-(-block // ({period})) + 1, 1)"
-        return line, f"{name}cycle[i % ({period}) : i % ({period}) + n]"
+        period = f"({terms[0].ix.mod.text}) // _cols"
+        line = f"{name}cycle = {source}.view(-1, _cols).repeat(-(-_block // ({period})) + 1, 1)"
+        return line, f"{name}cycle[_i % ({period}) : _i % ({period}) + _n]"
     raise Unsupported(f"reads {source} in an order that blocks of rows cannot view")
 
 

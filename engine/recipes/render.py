@@ -14,7 +14,7 @@ AUTHOR = "kernelarc recipes"
 
 
 def render(fit: Fit, chosen: Parameters) -> Solution:
-    """A complete SOL-ExecBench solution in destination-passing style."""
+    """A complete SOL-ExecBench solution, destination-passing unless the recipe returns its outputs."""
     document = fit.recipe.file
     point = complete(document, chosen, fit.facts)
     source = _environment().from_string(fit.recipe.template).render(f=fit.facts, p=point, **point)
@@ -28,7 +28,7 @@ def render(fit: Fit, chosen: Parameters) -> Solution:
         spec=SolutionSpec(
             languages=list(document.languages),
             entry_point=f"{path}::run",
-            destination_passing_style=True,
+            destination_passing_style=not document.returns,
             binding="torch" if cuda else None,
             compile_options=CompileOptions() if cuda else None,
         ),

@@ -91,7 +91,7 @@ class Builder:
         self._count += 1
         known = [a for a in args if isinstance(a, Var)]
         return Var(
-            f"{prefix}{self._count}",
+            f"_{prefix}{self._count}",
             any(a.row for a in known),
             any(a.col for a in known),
             dtype,
@@ -113,7 +113,7 @@ class Builder:
         key = ("reduce", op, arg)
         if key not in self._memo:
             self._count += 1
-            var = Var(f"r{self._count}", True, False, arg.dtype, arg.level + 1)
+            var = Var(f"_r{self._count}", True, False, arg.dtype, arg.level + 1)
             self.program.statements.append(Statement("reduce", var, op=op, args=(arg,)))
             self._memo[key] = var
         return self._memo[key]
@@ -121,7 +121,7 @@ class Builder:
     def pick(self, var: Var, where: Var) -> Var:
         """The element of each row of ``var`` at the column that ``where`` holds."""
         self._count += 1
-        found = Var(f"v{self._count}", True, False, var.dtype, max(var.level, where.level))
+        found = Var(f"_v{self._count}", True, False, var.dtype, max(var.level, where.level))
         self.program.statements.append(Statement("pick", found, args=(var, where)))
         return found
 
@@ -139,7 +139,7 @@ class Builder:
         for name, known in self.program.scalars.items():
             if known == text:
                 return name
-        name = f"s{len(self.program.scalars)}"
+        name = f"_s{len(self.program.scalars)}"
         self.program.scalars[name] = str(text)
         return name
 
@@ -149,7 +149,7 @@ class Builder:
             terms = (Term(dim.ix, self.domain.one, dim.size),)
             row, col = lane(terms)
             self._count += 1
-            var = Var(f"i{self._count}", row, col, "int64", 0)
+            var = Var(f"_i{self._count}", row, col, "int64", 0)
             self.program.statements.append(Statement("index", var, terms=terms))
             self._memo[key] = var
         return self._memo[key]
@@ -188,7 +188,7 @@ class Builder:
             row, col = lane(terms)
             self._count += 1
             level = max((self._at_level(t.ix) for t in terms), default=0)
-            var = Var(f"x{self._count}", row, col, self.graph.values[number].dtype, level)
+            var = Var(f"_x{self._count}", row, col, self.graph.values[number].dtype, level)
             self.program.statements.append(Statement("load", var, source=name, terms=terms))
             self._memo[key] = var
         return self._memo[key]
@@ -248,7 +248,7 @@ class Builder:
 
     def partial(self, var: Var) -> str:
         """Keep a per-row value in a float32 temporary of R elements; returns its name."""
-        name = f"t{sum(s.kind == 'partial' for s in self.program.statements)}"
+        name = f"_t{sum(s.kind == 'partial' for s in self.program.statements)}"
         self.program.statements.append(Statement("partial", var, source=name, args=(var,)))
         return name
 

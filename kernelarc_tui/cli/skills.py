@@ -34,14 +34,14 @@ def list_(problem: str | None, device: str | None, as_json: bool) -> None:
     """List skills.
 
     \b
-    Example: kernelarc skills list --problem softmax_f32
+    Example: kernelarc skills list --problem masked_softmax_attention_fp32
     """
     from engine.skills import load_skills
 
     found = load_skills()
     judge = _eligibility(problem, device)
     documents: list[dict[str, object]] = []
-    for skill in found.skills:
+    for skill in found.skills.values():
         ok, why = judge(skill) if judge else (None, "")
         documents.append(
             {
@@ -49,7 +49,7 @@ def list_(problem: str | None, device: str | None, as_json: bool) -> None:
                 "description": skill.description,
                 "kernel_types": skill.kernel_types,
                 "languages": skill.languages,
-                "recipes": [r.name for r in skill.recipes],
+                "recipes": list(skill.recipes),
                 "eligible": ok,
                 "why": why,
             }
@@ -63,7 +63,7 @@ def list_(problem: str | None, device: str | None, as_json: bool) -> None:
         table(("skill", "eligible", "recipes", "about"), [(*r[:3], str(r[3])[:80]) for r in rows], right=(2,))
     )
     for broken in found.broken:
-        click.echo(f"broken: {broken.where}: {broken.why}", err=True)
+        click.echo(f"broken: {broken.name}: {broken.why}", err=True)
 
 
 @skills.command()
@@ -75,22 +75,23 @@ def show(name: str, problem: str | None, device: str | None, as_json: bool) -> N
     """Show a skill's text, and which of its recipes fit a problem.
 
     \b
-    Example: kernelarc skills show operator-fusion --problem softmax_f32
+    Example: kernelarc skills show operator-fusion --problem masked_softmax_attention_fp32
     """
     from engine.skills import load_skills
 
     found = load_skills()
-    skill = next((s for s in found.skills if s.name == name), None)
+    skill = found.skills.get(name)
     if skill is None:
-        raise BadInput(f"no skill {name!r}", fix=f"one of: {', '.join(s.name for s in found.skills)}")
+        raise BadInput(f"no skill {name!r}", fix=f"one of: {', '.join(found.skills)}")
     judge = _eligibility(problem, device)
     eligible, why = judge(skill) if judge else (None, "")
     fits = []
     if problem is not None:
+        from engine.hardware.facts import default_device, device_facts
         from engine.problems.library import find_problem
         from engine.recipes import match_report
 
-        fits = match_report(skill, find_problem(problem))
+        fits = match_report(skill, find_problem(problem), device_facts(device or default_device()))
     if as_json:
         emit_json({"name": skill.name, "body": skill.body, "eligible": eligible, "why": why, "recipes": fits})
         return

@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from engine.recipes.rules.attention import sdpa
+from engine.recipes.rules.gemm import gemm_torch
+from engine.recipes.rules.reference import wrapped_reference
 from engine.recipes.rules.rowwise import rows_torch
 from engine.recipes.subject import Subject
 
 Rule = Callable[[Subject, Mapping[str, Any]], dict[str, Any]]
 
 RULES: dict[str, Rule] = {
+    "reference": wrapped_reference,
+    "gemm-torch": gemm_torch,
+    "sdpa": sdpa,
     "rows-torch": rows_torch,
 }

@@ -12,6 +12,7 @@ def common(subject: Subject) -> dict[str, Any]:
     """Names, signature, kernel type and element types."""
     return {
         "problem": subject.definition.name,
+        "device": subject.device.kind,
         "inputs": subject.inputs,
         "outputs": subject.outputs,
         "signature": ", ".join([*subject.inputs, *subject.outputs]),

@@ -1,4 +1,4 @@
-"""One matrix product and what follows it: operands bound by where they are read, the rest as an epilogue program."""
+"""One matrix product and what follows it: operands bound by where they are read, the rest as an epilogue."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def find_product(graph: Graph, native: bool = False) -> Product:
         raise Unsupported("a matrix times itself")
     (number,) = node.outs
     domain = Domain(a.rows, b.cols)
-    builder = Builder(graph, domain, given={number: Var("acc", True, True, "float32", 0)}, native=native)
+    builder = Builder(graph, domain, given={number: Var("_acc", True, True, "float32", 0)}, native=native)
     for position, output in enumerate(graph.outputs):
         builder.output(position, output)
     if builder.program.tails:
@@ -98,7 +98,7 @@ def gemm_torch(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
     product = find_product(subject.need_graph(), native=True)
     if product.a.transposed:
         raise Unsupported("the left operand is transposed: its rows are not blocks of memory")
-    spell(product.epilogue, held={"acc": "acc"})
+    spell(product.epilogue, held={"_acc": "_acc"})
     if not any(s.kind == "point" for s in product.epilogue.statements):
         raise Unsupported("a plain product has nothing to fuse")
     return common(subject) | {
@@ -113,7 +113,7 @@ def gemm_torch(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
         "gelu": any(s.op == "gelu_tanh" for s in product.epilogue.statements),
         "scalars": product.epilogue.scalars,
         "row_outputs": [int(s.source) for s in product.epilogue.statements if s.kind == "store" and not s.var.col],
-        "spell": lambda gelu: spell(product.epilogue, gelu=gelu, squares="norm", held={"acc": "acc"}),
+        "spell": lambda gelu: spell(product.epilogue, gelu=gelu, squares="norm", held={"_acc": "_acc"}),
         "axis_lines": axis_lines(
             subject.definition, [*texts_of(product.epilogue), product.m.text, product.n.text, product.k.text]
         ),

@@ -11,7 +11,7 @@ from engine.recipes.rows import Program
 from engine.recipes.rules.facts import common, texts_of
 from engine.recipes.subject import Subject, axis_lines
 
-_TEMPORARY = re.compile(r"\b(t\d+)\b")
+_TEMPORARY = re.compile(r"\b(_t\d+)\b")
 
 
 def rows_torch(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,9 +22,9 @@ def rows_torch(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
     return common(subject) | {
         "programs": [_described(p, i) for i, p in enumerate(programs)],
         "spell": lambda index, squares, gelu="native": spell(
-            programs[index], prefix=f"p{index}_", squares=squares, gelu=gelu
+            programs[index], prefix=f"_p{index}", squares=squares, gelu=gelu
         ),
-        "tail": lambda index, text: _TEMPORARY.sub(rf"p{index}_\1", text),
+        "tail": lambda index, text: _TEMPORARY.sub(rf"_p{index}\1", text),
         "axis_lines": axis_lines(subject.definition, [t for p in programs for t in texts_of(p)]),
         "squares": any(_takes_squares(p) for p in programs),
         "gelu": any(s.op == "gelu_tanh" for p in programs for s in p.statements),
