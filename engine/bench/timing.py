@@ -14,6 +14,7 @@ from engine.bench.contender import Block, Contender, Failure
 from engine.bench.correctness import Correctness, one_round
 from engine.bench.plan_calls import FIRST_CALL_S, FRESH, block_size, new_seed, round_inputs, style_of_round
 from engine.bench.stats import PairDecision, decide_pairs
+from engine.hardware.quiet import QUIET
 
 _BUDGET_S = 45.0
 _REFERENCE_BUDGET_S = 8.0  # without an incumbent there is nothing to decide, only a ratio to estimate
@@ -91,12 +92,13 @@ class Pairing:
         order = list(self.sides)
         secrets.SystemRandom().shuffle(order)
         blocks: dict[str, Block] = {}
-        for side in order:
-            try:
-                blocks[side.role] = await side.call(workload, inputs, filled, style)
-            except Failure as failure:
-                self._failed(side, workload, failure)
-                return
+        async with QUIET.closed():
+            for side in order:
+                try:
+                    blocks[side.role] = await side.call(workload, inputs, filled, style)
+                except Failure as failure:
+                    self._failed(side, workload, failure)
+                    return
         checked = await self.candidate.check(workload, [secrets.choice(inputs)])
         if not self.results[workload].absorb(checked, style, "a timed call"):
             self.workloads.remove(workload)

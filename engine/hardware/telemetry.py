@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from engine.hardware.cpu import CpuMeter
 from engine.hardware.nvml import GONE, Nvml, NvmlUnavailable
+from engine.hardware.quiet import QUIET, QuietGate
 from engine.records import Sample, SampleProcess
 
 __all__ = ["GONE", "Sample", "SampleProcess", "Sampler"]
@@ -26,7 +26,7 @@ class Sampler:
     """Samples the CPU and the given GPUs and hands each reading to ``sink`` on the event loop.
 
     GPUs are read by a daemon thread of this object. When it has not answered in time the sample says so, and it
-    is not asked again before it has.
+    is not asked again before it has. No reading is taken while ``gate`` is closed.
     """
 
     def __init__(
@@ -37,16 +37,13 @@ class Sampler:
         interval_s: float = INTERVAL_S,
         answer_s: float = ANSWER_S,
         open_reader: Callable[[], GpuReader] = lambda: Nvml().sample,
+        gate: QuietGate = QUIET,
     ) -> None:
         self._sink, self._gpus = sink, tuple(gpus)
         self._interval_s, self._answer_s = interval_s, answer_s
         self._cpu = CpuMeter()
         self._reader = _ReaderThread(open_reader) if self._gpus else None
-        self._suspended = 0
-        self._allowed = asyncio.Event()
-        self._allowed.set()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._gate = gate
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -59,34 +56,12 @@ class Sampler:
         if self._reader is not None:
             self._reader.stop()
 
-    @contextlib.asynccontextmanager
-    async def suspended(self) -> AsyncIterator[None]:
-        """No reading is taken or under way inside; for a timed block. May be nested and concurrent."""
-        await self.suspend()
-        try:
-            yield
-        finally:
-            self.resume()
-
-    async def suspend(self) -> None:
-        self._suspended += 1
-        self._allowed.clear()
-        await self._idle.wait()
-
-    def resume(self) -> None:
-        self._suspended = max(0, self._suspended - 1)
-        if not self._suspended:
-            self._allowed.set()
-
     async def _run(self) -> None:
         while True:
-            await self._allowed.wait()
-            self._idle.clear()
-            try:
+            await self._gate.opened()
+            with self._gate.reading():
                 for sample in await self._readings(time.time()):
                     self._sink(sample)
-            finally:
-                self._idle.set()
             await asyncio.sleep(self._interval_s)
 
     async def _readings(self, at: float) -> list[Sample]:

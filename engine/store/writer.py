@@ -110,6 +110,10 @@ class StoreWriter:
         """Write what is queued, checkpoint, close. Raises :class:`StoreError` if decisions had to be given up."""
         if self._closing:
             return
+        try:
+            await self.reconcile()
+        except StoreError:
+            pass  # the disk: said below if a decision is lost, and the next engine does it again
         self._closing = True
         self._wake.set()
         await asyncio.wait([self._task])
@@ -229,8 +233,8 @@ class StoreWriter:
         return await self.transact(lambda tx: ledger.lose(tx, reservation))
 
     async def reconcile(self, why: str = "not part of any verdict") -> None:
-        """Show money that the ledger charged and no event accounts for; call it when no call is in flight."""
-        await self.transact(lambda tx: ledger.reconcile(tx, why))
+        """Show money that the ledger charged and no event accounts for; closing does it too."""
+        await self.transact(lambda tx: ledger.reconcile(tx, why), keep=False)
 
     async def ledger_totals(self) -> LedgerTotals:
         return await self.transact(lambda tx: ledger.totals(tx.connection), keep=False)

@@ -16,6 +16,7 @@ from engine.hardware import facts
 from engine.hardware.cpu import CpuMeter, parse_stat
 from engine.hardware.facts import CudaProbe, Gpu, default_device, device_facts, parse_device
 from engine.hardware.nvml import GONE, Nvml, NvmlUnavailable, throttle_reasons, within
+from engine.hardware.quiet import QUIET
 from engine.hardware.telemetry import Sampler
 from engine.records import Sample
 
@@ -271,9 +272,9 @@ async def test_nothing_is_read_while_a_block_is_timed() -> None:
     sampler = Sampler(lambda sample: None, ["GPU-1"], interval_s=0.001, open_reader=lambda: slow)
     sampler.start()
     await asyncio.sleep(0.05)
-    async with sampler.suspended():
+    async with QUIET.closed():
         began = time.monotonic()
-        async with sampler.suspended():
+        async with QUIET.closed():
             await asyncio.sleep(0.1)
         await asyncio.sleep(0.05)
         ended = time.monotonic()

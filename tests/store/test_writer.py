@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sqlite3
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.errors import BadInput, StoreError
@@ -291,6 +293,22 @@ async def test_what_a_crash_left_in_flight_is_charged_in_full(database: Path) ->
         assert writer.summary.agents["a1"].tokens == 9000
     async with await StoreWriter.open(database) as writer:
         assert writer.summary.cost_usd == pytest.approx(0.30)
+
+
+async def test_closing_shows_the_money_that_no_verdict_accounts_for(database: Path) -> None:
+    async with await StoreWriter.open(database) as writer:
+        cancelled = await writer.reserve("a1", "m", 0.25, 9000)
+        await writer.lose(cancelled)
+        judged = await writer.reserve("a2", "m", 0.25, 9000)
+        await writer.settle(judged, 0.05, 100, 50)
+        record = other("a2")
+        verdict = msgspec.structs.replace(record.verdict, cost_usd=0.05, tokens=150)
+        await writer.commit_verdict(dataclasses.replace(record, verdict=verdict))
+    with StoreReader(database) as reader:
+        summary = reader.summary()
+        assert (summary.cost_usd, summary.tokens) == (pytest.approx(0.30), 9150)
+        charged = [stored.event for stored in reader.events(0) if isinstance(stored.event, ev.ModelCharged)]
+        assert [(event.agent, event.cost_usd) for event in charged] == [("a1", 0.25)]
 
 
 async def test_a_command_can_be_found_by_its_id(writer: StoreWriter) -> None:
