@@ -46,6 +46,7 @@ class Contender:
         self.call_s: dict[int, float] = {}  # what one call took last time, by workload
         self.start_s = 0.0
         self.output = b""
+        self.reuses_output = False  # returns one buffer again and again: only a block's last call can be checked
         self._warm: set[int] = set()
         self._timeouts = 0
         self._cores: list[int] = session.cores.work
@@ -96,6 +97,7 @@ class Contender:
         if len(report.rows) != len(inputs):
             raise Failure("hack.forged-report", "the number of calls reported is not the number asked for")
         self._warm.add(workload)
+        self.reuses_output = self.reuses_output or report.aliased
         self.call_s[workload] = report.wall_ns / len(inputs) / 1e9
         return Block(workload, [nanoseconds for _, nanoseconds in report.rows], report.wall_ns)
 
@@ -105,9 +107,15 @@ class Contender:
         filled = await self.session.judge.fill([self.number], workload, inputs, FIRST_CALL_S)
         return await self.call(workload, inputs, filled, style)
 
-    async def check(self, workload: int, inputs: list[jw.Inputs]) -> jw.Checked:
-        """The judge's findings for calls of the last block. Raises :class:`Fault`."""
-        return await self.session.judge.check(self.number, workload, inputs, FIRST_CALL_S)
+    async def check(self, workload: int, inputs: list[jw.Inputs], named: list[int]) -> jw.Checked:
+        """The judge's findings for the named calls of the last block, which was called on ``inputs``.
+
+        Raises :class:`Failure` if their outputs cannot be read, :class:`Fault` of the judge.
+        """
+        calls = [(index, inputs[index].slot) for index in named]
+        report = await self._ask(wire.Collect(workload=workload, calls=calls), FIRST_CALL_S)
+        chosen = [inputs[index] for index in named]
+        return await self.session.judge.check(self.number, workload, chosen, report.strides, FIRST_CALL_S)
 
     async def close(self) -> None:
         if self.child is not None:

@@ -13,7 +13,6 @@ Call styles (the parent chooses, the candidate cannot tell why):
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import importlib.util
 import mmap
@@ -33,8 +32,6 @@ from engine.problems.dtypes import torch_dtype
 FRESH, REFILLED, HIDDEN = range(3)
 SOURCE_ROOT = "/tmp/kernelarc/src"
 
-Row = tuple[int, int]
-
 
 class Refused(Exception):
     """A result that is not what the definition declares; ``status`` is a row status of :mod:`wire`."""
@@ -48,7 +45,7 @@ def describe(error: BaseException) -> bytes:
     """Type and text of a candidate's exception. Its ``__str__`` is candidate code: failures are swallowed here."""
     try:
         text = f"{type(error).__name__}: {error}"
-    except BaseException:
+    except BaseException:  # noqa: BLE001  see above
         text = f"{type(error).__name__} (its text could not be read)"
     where = ""
     step = error.__traceback__
@@ -61,6 +58,8 @@ def describe(error: BaseException) -> bytes:
 
 def status_of(error: BaseException) -> int:
     """Which row status an exception stands for."""
+    if isinstance(error, SystemExit):
+        return wire.EXITED
     if isinstance(error, MemoryError):
         return wire.MEMORY
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
@@ -142,19 +141,24 @@ class Caller:
         return arguments
 
 
-def _bind(entry: Callable[..., Any], caller: Caller) -> Callable[[wire.Run], tuple[list[Row], bytes]]:
-    """The block executor, with everything that it touches bound as locals before the candidate can act."""
+def _bind(
+    entry: Callable[..., Any], caller: Caller
+) -> Callable[[wire.Run], tuple[list[wire.Row], list[list[wire.Place]], bytes]]:
+    """The block executor, with everything that it touches bound as locals before the candidate can act.
+
+    Outputs are not copied here: the report says where they lie, and the keeper reads them out of the frozen
+    process, so that nothing can be finished between the end of a call and the reading.
+    """
     clock = time.perf_counter_ns
-    memmove = ctypes.memmove
     base = torch._C.TensorBase
-    data_ptr, contiguous, is_contiguous = base.data_ptr, base.contiguous, base.is_contiguous
+    data_ptr, contiguous, stride_of = base.data_ptr, base.contiguous, base.stride
     exact = (torch.Tensor, torch.nn.Parameter)
     untouched = torch._C.DisableTorchFunction
-    output_address = caller.outputs.address
     kinds = {item.dtype: torch_dtype(item.dtype) for spec in caller.workloads for item in spec.outputs}
     number = (int, float, bool)
     strided = torch.strided
     as_tensor = torch.tensor
+    held: list[Any] = []
 
     def items_of(result: Any, outputs: list[wire.OutputSpec]) -> list[Any]:
         if len(outputs) == 1 and (type(result) in exact or type(result) in number):
@@ -168,15 +172,15 @@ def _bind(entry: Callable[..., Any], caller: Caller) -> Callable[[wire.Run], tup
         elif isinstance(result, torch.Tensor):
             items = [result]
         else:
-            raise Refused(wire.TYPE, f"run returned {type(result).__name__}, not a tensor, tuple, list or dict")
+            raise Refused(wire.TYPE, f"run returned a {type(result).__name__}, not a tensor, tuple, list or dict")
         if len(items) != len(outputs):
             raise Refused(
                 wire.STRUCTURE, f"run returned {len(items)} values, the definition declares {len(outputs)}"
             )
         return items
 
-    def store(value: Any, spec: wire.OutputSpec, start: int) -> None:
-        if type(value) in number and not isinstance(value, torch.Tensor):
+    def place_of(value: Any, spec: wire.OutputSpec) -> wire.Place:
+        if type(value) in number:
             value = as_tensor(value, dtype=kinds[spec.dtype]).reshape(spec.shape)
         if type(value) not in exact:
             raise Refused(wire.TYPE, f"{spec.name} is a {type(value).__name__}, not a plain torch.Tensor")
@@ -184,38 +188,40 @@ def _bind(entry: Callable[..., Any], caller: Caller) -> Callable[[wire.Run], tup
             raise Refused(wire.DEVICE, f"{spec.name} is not a dense tensor on the CPU")
         if value.dtype is not kinds[spec.dtype]:
             raise Refused(wire.DTYPE, f"{spec.name} is {value.dtype}, the definition declares {spec.dtype}")
-        if tuple(value.shape) != spec.shape:
-            raise Refused(wire.SHAPE, f"{spec.name} has shape {list(value.shape)}, declared {list(spec.shape)}")
-        if spec.nbytes:
-            dense = value if is_contiguous(value) else contiguous(value)
-            memmove(output_address + start + spec.offset, data_ptr(dense), spec.nbytes)
+        shape = tuple(value.shape)
+        if shape != spec.shape:
+            raise Refused(wire.SHAPE, f"{spec.name} has shape {list(shape)}, declared {list(spec.shape)}")
+        strides = stride_of(value)
+        if wire.span(shape, strides) * value.itemsize > spec.nbytes or value.is_conj() or value.is_neg():
+            value = contiguous(value)
+            strides = stride_of(value)
+        held.append(value)
+        return (data_ptr(value), *strides, *(0,) * (wire.MAX_DIMS - len(strides)))
 
-    def collect(result: Any, spec: wire.WorkloadSpec, slot: int) -> None:
-        if caller.destination_passing:
-            return
-        start = slot * spec.output_stride
-        with untouched():
-            for value, item in zip(items_of(result, spec.outputs), spec.outputs, strict=True):
-                store(value, item, start)
-
-    def execute(run: wire.Run) -> tuple[list[Row], bytes]:
+    def execute(run: wire.Run) -> tuple[list[wire.Row], list[list[wire.Place]], bytes]:
         spec = caller.workloads[run.workload]
+        outputs, returned = spec.outputs, not caller.destination_passing
+        held.clear()
         prepared = [caller.arguments(run.workload, call) for call in run.calls]
-        rows: list[Row] = []
-        for call, arguments in zip(run.calls, prepared, strict=True):
+        rows: list[wire.Row] = []
+        places: list[list[wire.Place]] = []
+        for arguments in prepared:
             try:
                 begin = clock()
                 result = entry(*arguments)
                 end = clock()
-                collect(result, spec, call.slot)
+                if returned:
+                    with untouched():
+                        items = items_of(result, outputs)
+                        places.append([place_of(v, item) for v, item in zip(items, outputs, strict=True)])
             except Refused as refusal:
                 rows.append((refusal.status, 0))
-                return rows, refusal.detail.encode("utf-8", "replace")
-            except BaseException as error:
+                return rows, [], refusal.detail.encode("utf-8", "replace")
+            except BaseException as error:  # noqa: BLE001  the candidate's border: whatever it raises is its answer
                 rows.append((status_of(error), 0))
-                return rows, describe(error)
+                return rows, [], describe(error)
             rows.append((wire.OK, max(end - begin, 0)))
-        return rows, b""
+        return rows, places, b""
 
     return execute
 
@@ -228,16 +234,16 @@ def serve(channel: socket.socket, inputs: Arena, outputs: Arena) -> NoReturn:
     load = receive(channel, loads)
     try:
         caller = Caller(import_entry(load), load, inputs, outputs)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  the candidate's border
         status = status_of(error)
-        send(pack([(wire.IMPORT if status == wire.RAISED else status, 0)], describe(error)))
+        send(pack([(wire.IMPORT if status == wire.RAISED else status, 0)], [], describe(error)))
         os._exit(0)
-    send(pack([(wire.OK, 0)], b""))
+    send(pack([(wire.OK, 0)], [], b""))
     execute = caller.execute
     while True:
         try:
             run = receive(channel, runs)
         except EOFError:
             os._exit(0)
-        rows, text = execute(run)
-        send(pack(rows, text))
+        rows, places, text = execute(run)
+        send(pack(rows, places, text))

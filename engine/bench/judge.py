@@ -189,10 +189,11 @@ class Judge:
 
     def check(self, request: jw.Check) -> jw.Checked:
         found = self.admission(request.workload)
-        findings = [self._check(request, call, found) for call in request.calls]
+        pairs = zip(request.calls, request.strides, strict=True)
+        findings = [self._check(request, call, strides, found) for call, strides in pairs]
         return jw.Checked(findings=findings, notes=found.notes)
 
-    def _check(self, request: jw.Check, call: jw.Inputs, found: Probe) -> jw.Finding:
+    def _check(self, request: jw.Check, call: jw.Inputs, strides: list[list[int]], found: Probe) -> jw.Finding:
         side, spec = self.sides[request.side], self.specs[request.workload]
         values = self.inputs_of(request.workload, call)
         start = side.input_bytes.data_ptr() + call.slot * spec.input_stride
@@ -201,10 +202,8 @@ class Judge:
                 return jw.Finding(reason="wrong.input-mutation", detail=f"run changed its input {item.name}")
         base = call.slot * spec.output_stride
         outputs = [
-            side.output_bytes[base + item.offset : base + item.offset + item.nbytes]
-            .view(torch_dtype(item.dtype))
-            .view(item.shape)
-            for item in spec.outputs
+            _strided(side.output_bytes, base + item.offset, item, tuple(steps))
+            for item, steps in zip(spec.outputs, strides, strict=True)
         ]
         first = spec.outputs[0]
         raw = memoryview(side.outputs)[base + first.offset : base + first.offset + first.nbytes]
@@ -238,6 +237,17 @@ class Judge:
 
 def _bytes_of(values: list[Any]) -> int:
     return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+
+
+def _strided(memory: torch.Tensor, start: int, item: wire.OutputSpec, strides: tuple[int, ...]) -> torch.Tensor:
+    """An output as its process laid it out. The bytes stay inside the output's slot, whatever strides are claimed."""
+    dtype = torch_dtype(item.dtype)
+    if len(strides) != len(item.shape) or min(strides, default=0) < 0:
+        raise wire.ProtocolError("strides of another tensor")
+    if wire.span(item.shape, strides) * dtype.itemsize > item.nbytes:
+        raise wire.ProtocolError("strides that leave the output")
+    flat = memory[start : start + item.nbytes].view(dtype)
+    return flat.as_strided(item.shape, strides)
 
 
 def _write_rotated(target: int, source: int, size: int, shift: int) -> None:

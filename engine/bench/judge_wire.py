@@ -52,6 +52,7 @@ class Check(msgspec.Struct, frozen=True, tag=True):
     side: int
     workload: int
     calls: list[Inputs]
+    strides: list[list[list[int]]]  # of the outputs as they lie in their slots: call → output → dimension
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True):

@@ -7,6 +7,9 @@ exits, the kernel kills whatever is left. The candidate is frozen except inside 
 
 from __future__ import annotations
 
+import ctypes
+import math
+import mmap
 import os
 import resource
 import select
@@ -48,8 +51,14 @@ class Keeper:
         layers: dict[str, str],
         *,
         alone: bool,
+        outputs: mmap.mmap,
     ) -> None:
+        self.outputs = outputs
+        self.output_address = ctypes.addressof(ctypes.c_char.from_buffer(outputs))
         self.layers = layers
+        self.workloads: list[wire.WorkloadSpec] = []
+        self.destination_passing = False
+        self.places: list[list[wire.Place]] = []
         self.pid, self.channel, self.control = pid, channel, control
         self.limits = spawn.limits
         self.alone = alone  # we are pid 1 of a namespace that holds nothing but this child
@@ -117,7 +126,9 @@ class Keeper:
             return wire.Report(event="timeout")
         if self._pending():
             return wire.Report(event="protocol", text=b"more than one report")
-        return wire.Report(event="done", wall_ns=end - begin, rows=rows, text=text)
+        first = [row[0][0] for row in self.places if row]
+        aliased = len(set(first)) < len(first)
+        return wire.Report(event="done", wall_ns=end - begin, rows=rows, text=text, aliased=aliased)
 
     def _wait(self, deadline: float) -> str:
         """Until the child has something to say. Returns "" or why the wait ended."""
@@ -135,18 +146,45 @@ class Keeper:
             if pid:
                 raise Gone(status)
 
-    def _report(self, deadline: float) -> tuple[list[tuple[int, int]], bytes]:
+    def _report(self, deadline: float) -> tuple[list[wire.Row], bytes]:
         self.channel.settimeout(max(deadline - time.monotonic(), 0.01))
         try:
             header = wire.read_exactly(self.channel, wire.REPORT.size)
-            magic, count, length = wire.REPORT.unpack(header)
-            if magic != wire.REPORT_MAGIC or count > wire.MAX_CALLS or length > wire.MAX_TEXT:
+            magic, count, outputs, length = wire.REPORT.unpack(header)
+            sane = count <= wire.MAX_CALLS and outputs <= wire.MAX_OUTPUTS and length <= wire.MAX_TEXT
+            if magic != wire.REPORT_MAGIC or not sane:
                 raise wire.ProtocolError("not a report")
             body = wire.read_exactly(self.channel, count * wire.ROW.size)
-            rows = [wire.ROW.unpack_from(body, index * wire.ROW.size) for index in range(count)]
-            return rows, wire.read_exactly(self.channel, length)  # type: ignore[return-value]
+            rows = list(wire.ROW.iter_unpack(body))
+            body = wire.read_exactly(self.channel, count * outputs * wire.PLACE.size)
+            flat = list(wire.PLACE.iter_unpack(body))
+            self.places = [flat[i * outputs : (i + 1) * outputs] for i in range(count)] if outputs else []
+            return rows, wire.read_exactly(self.channel, length)
         finally:
             self.channel.settimeout(None)
+
+    def collect(self, request: wire.Collect) -> wire.Report:
+        """Reads outputs out of the frozen process. Addresses and strides are its claims: bounded, then believed."""
+        spec = self.workloads[request.workload]
+        strides: list[list[list[int]]] = []
+        for index, slot in request.calls:
+            if self.destination_passing:
+                strides.append([dense_strides(item.shape) for item in spec.outputs])
+                continue
+            if index >= len(self.places) or len(self.places[index]) != len(spec.outputs):
+                return wire.Report(event="protocol", text=b"a report without the places of its outputs")
+            found: list[list[int]] = []
+            for place, item in zip(self.places[index], spec.outputs, strict=True):
+                steps = place[1 : 1 + len(item.shape)]
+                size = wire.span(item.shape, steps) * (item.nbytes // max(math.prod(item.shape), 1))
+                if min(steps, default=0) < 0 or size > item.nbytes:
+                    return wire.Report(event="protocol", text=b"an output outside its bounds")
+                target = self.output_address + slot * spec.output_stride + item.offset
+                if size and ns.read_memory(self.pid, place[0], target, size) != size:
+                    return wire.Report(event="protocol", text=b"an output that is not in memory")
+                found.append(list(steps))
+            strides.append(found)
+        return wire.Report(event="done", strides=strides)
 
     def _pending(self) -> bool:
         with suppress(BlockingIOError):
@@ -193,9 +231,12 @@ class Keeper:
                 report = wire.Report(event="done")
             elif isinstance(command, wire.Load):
                 write_sources(command.sources)
+                self.workloads, self.destination_passing = command.workloads, command.destination_passing
                 bare = msgspec.structs.replace(command, sources=[])
                 report = self.window(wire.frame(bare), command.timeout_s)
                 report = msgspec.structs.replace(report, facts=self.layers)
+            elif isinstance(command, wire.Collect):
+                report = self.collect(command)
             else:
                 report = self.window(wire.frame(command), command.timeout_s)
             try:
@@ -213,6 +254,15 @@ class Keeper:
                 for task in os.listdir(f"/proc/{pid}/task"):
                     with suppress(OSError):
                         os.sched_setaffinity(int(task), cores)
+
+
+def dense_strides(shape: tuple[int, ...]) -> list[int]:
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return strides[::-1]
 
 
 def descendants(root: int) -> list[int]:

@@ -94,6 +94,27 @@ def pivot_root(new_root: str) -> None:
     os.chdir("/")
 
 
+class _Span(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+_libc.process_vm_readv.restype = ctypes.c_ssize_t
+
+
+def read_memory(pid: int, source: int, target: int, size: int) -> int:
+    """Copies ``size`` bytes at ``source`` of another process to our ``target``; returns how many could be read."""
+    done = 0
+    while done < size:
+        local, remote = _Span(target + done, size - done), _Span(source + done, size - done)
+        count = _libc.process_vm_readv(
+            pid, ctypes.byref(local), ctypes.c_ulong(1), ctypes.byref(remote), ctypes.c_ulong(1), ctypes.c_ulong(0)
+        )
+        if count <= 0:
+            break
+        done += count
+    return done
+
+
 def drop_capabilities() -> None:
     """Empties the bounding set, so that no later exec can regain a capability."""
     for capability in range(64):

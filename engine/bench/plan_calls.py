@@ -33,8 +33,9 @@ def round_inputs(count: int, seed: int) -> list[jw.Inputs]:
 
 
 def style_of_round(index: int) -> int:
-    """The first rounds go through all styles in order, later ones mix them."""
-    return index if index <= HIDDEN else secrets.choice((FRESH, REFILLED, HIDDEN))
+    """The first rounds go through all styles, openly refilled inputs first; later ones mix them."""
+    order = (REFILLED, HIDDEN, FRESH)
+    return order[index] if index < len(order) else secrets.choice(order)
 
 
 def calls_of(inputs: list[jw.Inputs], filled: jw.Filled, style: int) -> list[wire.Call]:

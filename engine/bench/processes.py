@@ -320,8 +320,11 @@ class JudgeClient:
     async def forget(self, side: int) -> None:
         await self._ask(jw.Forget(side=side), jw.Filled, 30.0)
 
-    async def check(self, side: int, workload: int, calls: list[jw.Inputs], timeout_s: float) -> jw.Checked:
-        checked = await self._ask(jw.Check(side=side, workload=workload, calls=calls), jw.Checked, timeout_s)
+    async def check(
+        self, side: int, workload: int, calls: list[jw.Inputs], strides: list[list[list[int]]], timeout_s: float
+    ) -> jw.Checked:
+        request = jw.Check(side=side, workload=workload, calls=calls, strides=strides)
+        checked = await self._ask(request, jw.Checked, timeout_s)
         if checked.reason:
             raise Fault(checked.reason, checked.detail)
         return checked

@@ -7,7 +7,7 @@ import signal
 from engine.bench import wire
 
 _ROW = {
-    wire.RAISED: "crash.exception",
+    wire.RAISED: "wrong.exception",
     wire.STRUCTURE: "wrong.structure",
     wire.SHAPE: "wrong.shape",
     wire.DTYPE: "wrong.dtype",
@@ -16,6 +16,7 @@ _ROW = {
     wire.DEVICE: "wrong.device",
     wire.IMPORT: "crash.import",
     wire.DISK: "resource.disk",
+    wire.EXITED: "hack.early-exit",
 }
 _EVENT = {
     "timeout": "resource.timeout",
@@ -28,6 +29,7 @@ _STATUS = {
     "wrong.shape": "INCORRECT_SHAPE",
     "wrong.structure": "INCORRECT_SHAPE",
     "wrong.dtype": "INCORRECT_DTYPE",
+    "wrong.exception": "RUNTIME_ERROR",
     "resource.timeout": "TIMEOUT",
     "compile.timeout": "TIMEOUT",
     "fault.reference": "INVALID_REFERENCE",
@@ -59,6 +61,8 @@ def verdict_of(reason: str) -> str:
 def reason_of(report: wire.Report) -> tuple[str, str]:
     """(reason, detail) of a keeper's report; ("", "") when every call returned what was declared."""
     text = report.text.decode("utf-8", "replace")
+    if report.event == "exit" and report.code == 0:
+        return "hack.early-exit", "the process ended itself, as if all were well, during a call"
     if report.event == "exit":
         return "crash.exit", f"the process ended with exit status {report.code} during a call"
     if report.event == "signal":

@@ -17,7 +17,7 @@ from engine.bench.stats import PairDecision, decide_pairs
 from engine.hardware.quiet import QUIET
 
 _BUDGET_S = 45.0
-_REFERENCE_BUDGET_S = 8.0  # without an incumbent there is nothing to decide, only a ratio to estimate
+_REFERENCE_BUDGET_S = 3.0  # without an incumbent there is nothing to decide, only a ratio to estimate
 _PRECISION = 0.05  # half-width of the interval of ln(reference / candidate) that is good enough
 _WARM_UP = 1  # blocks per side and workload before the first pair
 _CONCURRENT_ROUNDS = 2
@@ -58,14 +58,17 @@ class Pairing:
         self.candidate, self.sides = candidate, [candidate, *rivals]
         self.plan, self.results = plan, results
         self.workloads = [index for index, result in results.items() if not result.reason]
-        slots = candidate.session.slots
         self.timing = Timing(
-            sizes={
-                w: block_size(plan.calls, plan.min_pairs, max(s.call_s.get(w, 0.0) for s in self.sides), slots[w])
-                for w in self.workloads
-            },
+            sizes={w: self._size(w) for w in self.workloads},
             blocks={side.role: {w: [] for w in self.workloads} for side in self.sides},
         )
+
+    def _size(self, workload: int) -> int:
+        if self.candidate.reuses_output:
+            return 1  # every call but a second one in its block can be named
+        slowest = max(side.call_s.get(workload, 0.0) for side in self.sides)
+        slots = self.candidate.session.slots[workload]
+        return block_size(self.plan.calls, self.plan.min_pairs, slowest, slots)
 
     async def run(self) -> Timing:
         """Until the decision is clear, the pairs are used up or the time is. Raises :class:`Fault`."""
@@ -99,7 +102,13 @@ class Pairing:
                 except Failure as failure:
                     self._failed(side, workload, failure)
                     return
-        checked = await self.candidate.check(workload, [secrets.choice(inputs)])
+        try:
+            last = len(inputs) - 1
+            named = last if self.candidate.reuses_output else secrets.randbelow(len(inputs))
+            checked = await self.candidate.check(workload, inputs, [named])
+        except Failure as failure:
+            self._failed(self.candidate, workload, failure)
+            return
         if not self.results[workload].absorb(checked, style, "a timed call"):
             self.workloads.remove(workload)
             return

@@ -136,6 +136,13 @@ class Run(msgspec.Struct, frozen=True, tag=True):
     timeout_s: float
 
 
+class Collect(msgspec.Struct, frozen=True, tag=True):
+    """Copy the outputs of these calls of the last block out of the frozen process: (index in block, slot)."""
+
+    workload: int
+    calls: list[tuple[int, int]]
+
+
 class Affinity(msgspec.Struct, frozen=True, tag=True):
     cores: list[int]
 
@@ -152,26 +159,45 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     text: bytes = b""
     code: int = 0
     facts: dict[str, str] = {}
+    aliased: bool = False  # calls of one block returned the same memory: only the last one can be looked at
+    strides: list[list[list[int]]] = []  # of collected outputs, in elements: call → output → dimension
 
 
 FromEngine = Spawn | Kill
 FromZygote = Ready | Spawned | Exited
-ToKeeper = Load | Run | Affinity
+ToKeeper = Load | Run | Collect | Affinity
 
 # -- the candidate's one message ----------------------------------------------------------------------------------
 
 REPORT_MAGIC = 0x4B415243
-REPORT = struct.Struct("<IHI")  # magic, rows, text bytes
+REPORT = struct.Struct("<IHHI")  # magic, rows, outputs per row, text bytes
 ROW = struct.Struct("<BQ")  # status, claimed nanoseconds
+PLACE = struct.Struct("<Q8q")  # address of an output, strides in elements (unused dimensions 0)
+MAX_OUTPUTS = 64
+MAX_DIMS = 8
 
-OK, RAISED, STRUCTURE, SHAPE, DTYPE, TYPE, MEMORY, DEVICE, IMPORT, DISK = range(10)
+OK, RAISED, STRUCTURE, SHAPE, DTYPE, TYPE, MEMORY, DEVICE, IMPORT, DISK, EXITED = range(11)
 """Row statuses: what the harness in the candidate's process says happened in a call (never trusted alone)."""
 
+Row = tuple[int, int]
+Place = tuple[int, ...]
 
-def pack_report(rows: list[tuple[int, int]], text: bytes) -> bytes:
+
+def span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements between the first and the last element of a strided tensor, both included; 0 if it is empty."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+
+
+def pack_report(rows: list[Row], places: list[list[Place]], text: bytes) -> bytes:
+    """``places``: for every row, where each output lies; all rows have the same number of outputs."""
     text = text[:MAX_TEXT]
-    body = b"".join(ROW.pack(status, nanoseconds) for status, nanoseconds in rows)
-    return REPORT.pack(REPORT_MAGIC, len(rows), len(text)) + body + text
+    outputs = len(places[0]) if places else 0
+    parts = [REPORT.pack(REPORT_MAGIC, len(rows), outputs, len(text))]
+    parts += [ROW.pack(status, nanoseconds) for status, nanoseconds in rows]
+    parts += [PLACE.pack(*place) for row in places for place in row]
+    return b"".join((*parts, text))
 
 
 # -- framing ------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import mmap
 import os
 import select
 import signal
@@ -172,10 +173,11 @@ def keep(request: wire.Spawn, fds: list[int], *, alone: bool) -> NoReturn:
         if child == 0:
             _candidate(request, theirs, output, input_fd, output_fd)
         theirs.close()
+        arena = mmap.mmap(output_fd, request.output_bytes, mmap.MAP_SHARED)
         for fd in (output, input_fd, output_fd):
             os.close(fd)
         ns.prctl(ns.PR_SET_DUMPABLE, 0)
-        Keeper(child, ours, socket.socket(fileno=control_fd), request, layers, alone=alone).serve()
+        Keeper(child, ours, socket.socket(fileno=control_fd), request, layers, alone=alone, outputs=arena).serve()
     except BaseException:
         # Our own fault: the engine finds it at the end of the zygote's log.
         traceback.print_exc()
