@@ -1,0 +1,454 @@
+"""The gate's walk over one Python source: an explicit stack, so that no source can overflow it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from engine.guard import gate_rules as rules
+from engine.guard.gate_async import AsyncWork
+from engine.guard.gate_calls import check_call
+from engine.guard.gate_names import Resolver, Scope, attribute_chain, build_scopes
+from engine.guard.gate_tables import FORBIDDEN_NAMES, SENSITIVE, TABLES
+
+_MAX_FINDINGS = 32
+_CALL_ONLY = {"open": "gate.forbidden-call", "setattr": "gate.obfuscation", "delattr": "gate.obfuscation"}
+_NAMESPACES = frozenset({"globals", "locals", "vars"})
+_VALUES_RESTRICTED = frozenset(TABLES.allowed_only) - {"sys.stdout", "sys.stderr", "torch._decomp"}
+_HANDLED_ROLES = frozenset({"alias", "base", "member", "subscripted"})
+_DECODERS = frozenset(
+    {"decode", "fromhex", "unhexlify", "a2b_hex", "a2b_base64", "decompress", "translate", "maketrans", "to_bytes"}
+)
+
+
+class Finding(NamedTuple):
+    line: int
+    code: str
+    what: str
+
+
+class Scan:
+    """One module. ``own`` are the top-level names of the candidate's own modules."""
+
+    def __init__(self, tree: ast.Module, source: str, own: frozenset[str]) -> None:
+        self.own, self.findings = own, list[Finding]()
+        self.scopes = build_scopes(tree)
+        self.resolver = Resolver()
+        self.work = AsyncWork()
+        self.imported: set[str] = set()
+        self.handled: set[int] = set()  # calls of globals() and the like that their parent has judged
+        self.dynamic: list[ast.expr | None] = []  # computed attribute names
+        self.dynamic_line = 0
+        self.telling: str = ""  # a sensitive string constant
+        self.decodes = False
+        self.escaped = False  # a module was handed on as a value
+        self.foreign_stores: list[int] = []  # attribute assignments on somebody's unknown object
+        self.stack: list[tuple[ast.AST, Scope, int, str]] = []
+        self._module = self.scopes[id(tree)]
+        self._main_is_dead = "__name__" not in self._module.names and not any(
+            quoted in source for quoted in ("'__name__'", '"__name__"')
+        )
+        self._tree = tree
+
+    def run(self) -> list[Finding]:
+        """What is refused, in order of line."""
+        self.extend(self._tree.body, self._module, 0)
+        visitors = _VISITORS
+        while self.stack and len(self.findings) < _MAX_FINDINGS:
+            node, scope, branch, role = self.stack.pop()
+            visit = visitors.get(type(node))
+            if visit is not None:
+                visit(self, node, scope, branch, role)
+            else:
+                self.extend(ast.iter_child_nodes(node), self.scopes.get(id(node), scope), branch)
+        self._conclude()
+        return sorted(self.findings)
+
+    # -- helpers for the rule modules
+
+    def add(self, node: ast.AST, refusal: rules.Refusal | None) -> bool:
+        if refusal is None:
+            return False
+        self.findings.append(Finding(getattr(node, "lineno", 0), *refusal))
+        return True
+
+    def extend(self, nodes: Iterable[ast.AST], scope: Scope, branch: int, role: str = "value") -> None:
+        self.stack.extend((node, scope, branch, role) for node in nodes)
+
+    def dotted(self, node: ast.expr, scope: Scope) -> list[str]:
+        """What ``node`` can stand for, without the candidate's own modules."""
+        found = self.resolver.dotted(node, scope)
+        return [t for t in found if t.partition(".")[0] not in self.own]
+
+    def text(self, node: ast.expr, scope: Scope) -> str | None:
+        return self.resolver.text(node, scope)
+
+    def attribute_name(self, node: ast.expr, name: ast.expr, scope: Scope) -> None:
+        """A name is looked up on something by a computed string."""
+        text = self.text(name, scope)
+        if text is not None:
+            self.add(node, rules.refuse_attribute_path(text))
+        else:
+            self.dynamic.append(name)
+            self.dynamic_line = self.dynamic_line or getattr(node, "lineno", 0)
+
+    def store(self, target: ast.AST, scope: Scope) -> None:
+        """Judge an assignment target."""
+        if isinstance(target, ast.Attribute):
+            self._store_attribute(target, scope)
+        elif isinstance(target, ast.Subscript):
+            self.store_item(target, target.value, target.slice, scope)
+            self.stack.append((target.slice, scope, 0, "value"))
+        elif isinstance(target, ast.Tuple | ast.List):
+            for element in target.elts:
+                self.store(element, scope)
+        elif isinstance(target, ast.Starred):
+            self.store(target.value, scope)
+        elif isinstance(target, ast.Name) and target.id in FORBIDDEN_NAMES and target.id.startswith("__"):
+            self.add(target, ("gate.forbidden-name", f"{target.id} is assigned"))
+
+    def _store_attribute(self, target: ast.Attribute, scope: Scope) -> None:
+        if target.attr in TABLES.unstorable:
+            self.add(target, ("gate.monkey-patch", f"assigns .{target.attr}"))
+        self.store_named(target, target.value, target.attr, scope)
+        self.stack.append((target.value, scope, 0, "base"))
+
+    def store_named(self, node: ast.AST, owner: ast.expr, attribute: str, scope: Scope) -> None:
+        targets = self.dotted(owner, scope)
+        for found in targets:
+            self.add(node, rules.refuse_store(found, attribute))
+        if not targets and isinstance(owner, ast.Name) and owner.id not in ("self", "cls", "ctx"):
+            self.foreign_stores.append(getattr(node, "lineno", 0))
+
+    def store_item(self, node: ast.AST, owner: ast.expr, key: ast.expr, scope: Scope) -> None:
+        for found in self.dotted(owner, scope):
+            if found == "os.environ":
+                self.add(node, rules.refuse_environment_write(self.text(key, scope)))
+            else:
+                self.add(node, ("gate.monkey-patch", f"changes an entry of {found}"))
+        self.namespace_item(owner, key, scope)
+        self.stack.append((owner, scope, 0, "subscripted"))
+
+    def namespace_item(self, owner: ast.expr, key: ast.expr | None, scope: Scope) -> None:
+        """``globals()["name"]`` with a written-out, ordinary name is like naming it."""
+        if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id in _NAMESPACES:
+            name = self.text(key, scope) if key is not None else ""
+            if name is not None and not name.startswith("__") and not owner.args:
+                self.handled.add(id(owner))
+
+    # -- visitors
+
+    def _name(self, node: ast.Name, scope: Scope, branch: int, role: str) -> None:
+        name = node.id
+        if not isinstance(node.ctx, ast.Load):
+            return
+        if name in FORBIDDEN_NAMES and not scope.is_local(name):
+            code = (
+                "gate.forbidden-name" if name.startswith("__") and name != "__import__" else "gate.forbidden-call"
+            )
+            self.add(node, (code, f"{name}: {FORBIDDEN_NAMES[name]}"))
+            return
+        local = scope.is_local(name)
+        if role != "callee" and not local:
+            if name in _CALL_ONLY:
+                self.add(node, (_CALL_ONLY[name], f"{name} is used as a value; call it directly"))
+            elif name in _NAMESPACES and name not in scope.module.names:
+                self.add(node, ("gate.forbidden-name", f"{name} is used as a value"))
+            elif name == "getattr":
+                self.dynamic.append(None)
+                self.dynamic_line = self.dynamic_line or node.lineno
+        if name in ("chr", "bytes", "bytearray"):
+            self.decodes = True
+        self._use(node, scope, role)
+
+    def _use(self, node: ast.expr, scope: Scope, role: str) -> None:
+        for target in self.dotted(node, scope):
+            if self.add(node, rules.refuse_dotted(target)):
+                return
+            if role in _HANDLED_ROLES:
+                continue
+            if target in _VALUES_RESTRICTED:
+                self.add(node, ("gate.forbidden-name", f"{target} is used as a value; name the member you need"))
+                return
+            if target in self.imported and role != "callee":
+                self.escaped = True
+
+    def _attribute(self, node: ast.Attribute, scope: Scope, branch: int, role: str) -> None:
+        base, names = attribute_chain(node)
+        for name in names:
+            if name in _DECODERS or name.endswith(
+                ("b64decode", "b32decode", "b16decode", "b85decode", "a85decode")
+            ):
+                self.decodes = True
+            if self.add(node, rules.refuse_attribute(name)):
+                return
+        self._use(node, scope, role)
+        self.stack.append((base, scope, branch, "base"))
+
+    def _call(self, node: ast.Call, scope: Scope, branch: int, role: str) -> None:
+        check_call(self, node, scope, branch)
+        self.work.call(node, branch)
+        self.stack.append((node.func, scope, branch, "callee"))
+        self.extend(node.args, scope, branch, "argument")
+        self.extend((k.value for k in node.keywords), scope, branch, "argument")
+
+    def _assign(self, node: ast.Assign, scope: Scope, branch: int, role: str) -> None:
+        for target in node.targets:
+            self.store(target, scope)
+        named = all(isinstance(t, ast.Name | ast.Tuple | ast.List) for t in node.targets)
+        self._value(node.value, scope, branch, named)
+
+    def _value(self, value: ast.expr | None, scope: Scope, branch: int, named: bool) -> None:
+        if value is None:
+            return
+        if named and isinstance(value, ast.Tuple | ast.List):
+            self.extend(value.elts, scope, branch, "alias")
+        elif named and isinstance(value, ast.IfExp | ast.BoolOp):
+            self.extend(ast.iter_child_nodes(value), scope, branch, "alias")
+        else:
+            self.stack.append((value, scope, branch, "alias" if named else "value"))
+
+    def _annotated(self, node: ast.AnnAssign, scope: Scope, branch: int, role: str) -> None:
+        self.store(node.target, scope)
+        self._annotation(node.annotation, scope)
+        self._value(node.value, scope, branch, isinstance(node.target, ast.Name))
+
+    def _augmented(self, node: ast.AugAssign, scope: Scope, branch: int, role: str) -> None:
+        self.store(node.target, scope)
+        self.stack.append((node.value, scope, branch, "value"))
+
+    def _delete(self, node: ast.Delete, scope: Scope, branch: int, role: str) -> None:
+        for target in node.targets:
+            self.store(target, scope)
+
+    def _walrus(self, node: ast.NamedExpr, scope: Scope, branch: int, role: str) -> None:
+        self.stack.append((node.value, scope, branch, "alias"))
+
+    def _for(self, node: ast.For | ast.AsyncFor, scope: Scope, branch: int, role: str) -> None:
+        self.store(node.target, scope)
+        self._value(node.iter, scope, branch, True)
+        self.extend((*node.body, *node.orelse), scope, branch)
+
+    def _comprehension(self, node: ast.comprehension, scope: Scope, branch: int, role: str) -> None:
+        self.store(node.target, scope)
+        self._value(node.iter, scope, branch, True)
+        self.extend(node.ifs, scope, branch)
+
+    def _with(self, node: ast.With | ast.AsyncWith, scope: Scope, branch: int, role: str) -> None:
+        for item in node.items:
+            self.work.enter(item)
+            if item.optional_vars is not None:
+                self.store(item.optional_vars, scope)
+            self.stack.append((item.context_expr, scope, branch, "value"))
+        self.extend(node.body, scope, branch)
+
+    def _if(self, node: ast.If, scope: Scope, branch: int, role: str) -> None:
+        self.stack.append((node.test, scope, branch, "value"))
+        if scope is self._module and self._main_is_dead and _is_main_guard(node.test):
+            self.extend(node.orelse, scope, branch)
+            return
+        self.extend((*node.body, *node.orelse), scope, branch + 1)
+
+    def _branching(self, node: ast.AST, scope: Scope, branch: int, role: str) -> None:
+        inner = role if isinstance(node, ast.IfExp) and role == "alias" else "value"
+        self.extend(ast.iter_child_nodes(node), scope, branch + 1, inner)
+
+    def _compare(self, node: ast.Compare, scope: Scope, branch: int, role: str) -> None:
+        self.stack.append((node.left, scope, branch, "value"))
+        for operator, right in zip(node.ops, node.comparators, strict=True):
+            member = isinstance(operator, ast.In | ast.NotIn)
+            if member:
+                self.namespace_item(right, None, scope)
+            self.stack.append((right, scope, branch, "member" if member else "value"))
+
+    def _subscript(self, node: ast.Subscript, scope: Scope, branch: int, role: str) -> None:
+        if not isinstance(node.ctx, ast.Load):
+            return
+        targets = self.dotted(node.value, scope)
+        if "os.environ" in targets:
+            self.add(node, rules.refuse_environment_read(self.text(node.slice, scope)))
+        if "sys.modules" in targets:
+            self.own_module(node, node.slice, scope)
+        self.namespace_item(node.value, node.slice, scope)
+        key = self.text(node.slice, scope) if not isinstance(node.slice, ast.Slice) else None
+        if key is not None:
+            self.add(node, rules.refuse_attribute(key) if key.startswith("__") else None)
+        self._use(node, scope, role)
+        self.stack.append((node.value, scope, branch, "subscripted"))
+        self.stack.append((node.slice, scope, branch, "value"))
+
+    def own_module(self, node: ast.AST, key: ast.expr, scope: Scope) -> None:
+        if isinstance(key, ast.Name) and key.id == "__name__":
+            return
+        name = self.text(key, scope)
+        if name is None or rules.refuse_dotted(name) is not None:
+            self.add(node, ("gate.forbidden-name", "looks up another module in sys.modules"))
+
+    def _function(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope, branch: int, role: str
+    ) -> None:
+        if node.name in TABLES.forbidden_methods:
+            self.add(node, ("gate.forbidden-name", f"defines {node.name}; return plain tensors"))
+        self.extend(node.decorator_list, scope, branch, "callee")
+        self._arguments(node.args, scope, branch)
+        self._annotation(node.returns, scope)
+        self.extend(node.body, self.scopes[id(node)], 0)
+
+    def _lambda(self, node: ast.Lambda, scope: Scope, branch: int, role: str) -> None:
+        self._arguments(node.args, scope, branch)
+        self.stack.append((node.body, self.scopes[id(node)], branch, "value"))
+
+    def _arguments(self, given: ast.arguments, scope: Scope, branch: int) -> None:
+        self.extend((d for d in (*given.defaults, *given.kw_defaults) if d is not None), scope, branch, "alias")
+        for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+            if arg is not None:
+                self._annotation(arg.annotation, scope)
+
+    def _annotation(self, node: ast.expr | None, scope: Scope) -> None:
+        """Annotations can be evaluated (torch.jit does), also when they are strings."""
+        if node is None:
+            return
+        for part in ast.walk(node):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str) and "(" in part.value:
+                self.add(part, ("gate.obfuscation", "an annotation string contains a call"))
+        self.stack.append((node, scope, 0, "value"))
+
+    def _class(self, node: ast.ClassDef, scope: Scope, branch: int, role: str) -> None:
+        for base in node.bases:
+            for target in self.dotted(base, scope):
+                if target in TABLES.bases:
+                    self.add(base, ("gate.forbidden-name", f"derives from {target}: {TABLES.bases[target]}"))
+        for child in node.body:
+            if isinstance(child, ast.Assign):
+                for name in (t.id for t in child.targets if isinstance(t, ast.Name)):
+                    if name in TABLES.forbidden_methods:
+                        self.add(child, ("gate.forbidden-name", f"defines {name}; return plain tensors"))
+        self.extend(node.decorator_list, scope, branch, "callee")
+        self.extend((*node.bases, *(k.value for k in node.keywords)), scope, branch, "callee")
+        self.extend(node.body, self.scopes[id(node)], branch)
+
+    def _raise(self, node: ast.Raise, scope: Scope, branch: int, role: str) -> None:
+        raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        if isinstance(raised, ast.Name) and raised.id in TABLES.exits:
+            self.add(node, ("gate.forbidden-call", f"raises {raised.id}; raise an ordinary exception"))
+        self.extend(ast.iter_child_nodes(node), scope, branch, "callee")
+
+    def _import(self, node: ast.Import, scope: Scope, branch: int, role: str) -> None:
+        for alias in node.names:
+            if alias.name.partition(".")[0] in self.own:
+                continue
+            self.imported.add(alias.name)
+            self.add(node, rules.refuse_import(alias.name))
+
+    def _import_from(self, node: ast.ImportFrom, scope: Scope, branch: int, role: str) -> None:
+        module = node.module or ""
+        if node.level or module.partition(".")[0] in self.own or module == "__future__":
+            return
+        for alias in node.names:
+            if alias.name == "*":
+                if module not in TABLES.star_imports:
+                    why = f"from {module} import * hides what is used; name what you need"
+                    self.add(node, ("gate.forbidden-import", why))
+                continue
+            self.imported.add(f"{module}.{alias.name}")
+            self.add(node, rules.refuse_import(f"{module}.{alias.name}"))
+
+    def _constant(self, node: ast.Constant, scope: Scope, branch: int, role: str) -> None:
+        if isinstance(node.value, str) and node.value:
+            self.add(node, rules.refuse_text(node.value))
+            if rules.sensitive(node.value, SENSITIVE):
+                self.telling = self.telling or node.value
+
+    def _composed(self, node: ast.BinOp | ast.JoinedStr, scope: Scope, branch: int, role: str) -> None:
+        """Text put together from pieces: why would anybody spell ``__import__`` in two halves?"""
+        if role != "piece":
+            self.composed(node, scope)
+        self.extend(ast.iter_child_nodes(node), scope, branch, "piece" if isinstance(node, ast.BinOp) else "value")
+
+    def composed(self, node: ast.expr, scope: Scope) -> None:
+        text = self.text(node, scope)
+        if text is not None and rules.sensitive(text, SENSITIVE):
+            self.add(node, ("gate.obfuscation", f"the name {text!r} is put together from pieces"))
+
+    def _expression(self, node: ast.Expr, scope: Scope, branch: int, role: str) -> None:
+        if not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)):  # not a docstring
+            self.stack.append((node.value, scope, branch, "value"))
+
+    def _dict(self, node: ast.Dict, scope: Scope, branch: int, role: str) -> None:
+        for key in node.keys:
+            if isinstance(key, ast.Constant) and key.value in TABLES.forbidden_methods:
+                self.add(key, ("gate.forbidden-name", f"names {key.value} as a member"))
+        self.extend(ast.iter_child_nodes(node), scope, branch)
+
+    # -- what only the whole module shows
+
+    def _conclude(self) -> None:
+        if self.dynamic and self.telling:
+            why = f"attribute names are computed and the text {self.telling!r} is at hand"
+            self.findings.append(Finding(self.dynamic_line, "gate.obfuscation", why))
+        elif self.decodes and any(_is_decoded(name, self._module) for name in self.dynamic):
+            why = "an attribute name is decoded or computed by a call; write it out"
+            self.findings.append(Finding(self.dynamic_line, "gate.obfuscation", why))
+        if self.escaped and self.foreign_stores:
+            why = "a module is passed on as a value and attributes of an unknown object are assigned"
+            self.findings.append(Finding(self.foreign_stores[0], "gate.monkey-patch", why))
+        self.findings.extend(Finding(*found) for found in self.work.unjoined())
+
+
+def _is_decoded(name: ast.expr | None, module: Scope) -> bool:
+    """Whether a computed name comes out of a call (other than a method of text), directly or by assignment."""
+    if name is None:
+        return True
+    candidates = [name]
+    if isinstance(name, ast.Name):
+        candidates += module.values.get(name.id, [])[:16]
+    for found in candidates:
+        for part in ast.walk(found):
+            if isinstance(part, ast.Call):
+                return True
+    return False
+
+
+def _is_main_guard(test: ast.expr) -> bool:
+    if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
+        return False
+    sides = (test.left, test.comparators[0])
+    names = [s.id for s in sides if isinstance(s, ast.Name)]
+    texts = [s.value for s in sides if isinstance(s, ast.Constant)]
+    return names == ["__name__"] and texts == ["__main__"]
+
+
+_VISITORS: dict[type[ast.AST], Callable[[Scan, Any, Scope, int, str], None]] = {
+    ast.Name: Scan._name,
+    ast.Attribute: Scan._attribute,
+    ast.Call: Scan._call,
+    ast.Assign: Scan._assign,
+    ast.AnnAssign: Scan._annotated,
+    ast.AugAssign: Scan._augmented,
+    ast.Delete: Scan._delete,
+    ast.NamedExpr: Scan._walrus,
+    ast.For: Scan._for,
+    ast.AsyncFor: Scan._for,
+    ast.comprehension: Scan._comprehension,
+    ast.With: Scan._with,
+    ast.AsyncWith: Scan._with,
+    ast.If: Scan._if,
+    ast.IfExp: Scan._branching,
+    ast.ExceptHandler: Scan._branching,
+    ast.match_case: Scan._branching,
+    ast.Compare: Scan._compare,
+    ast.Subscript: Scan._subscript,
+    ast.FunctionDef: Scan._function,
+    ast.AsyncFunctionDef: Scan._function,
+    ast.Lambda: Scan._lambda,
+    ast.ClassDef: Scan._class,
+    ast.Raise: Scan._raise,
+    ast.Import: Scan._import,
+    ast.ImportFrom: Scan._import_from,
+    ast.Constant: Scan._constant,
+    ast.BinOp: Scan._composed,
+    ast.JoinedStr: Scan._composed,
+    ast.Expr: Scan._expression,
+    ast.Dict: Scan._dict,
+}
