@@ -38,8 +38,8 @@ class Level:
     style: str
 
 
-Attempt = tuple[float, str, float | None]
-"""(x, outcome, latency or ``None``) of one judged candidate."""
+Attempt = tuple[int, str, str, float | None]
+"""(x, agent, outcome, latency or ``None``) of one judged candidate."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _ticks(scale: _Scale, rows: int) -> list[tuple[int, str]]:
     """(row, label) from the top down, at most one per two rows."""
     wanted = max(2, min(5, rows // 2))
     low, high = scale.low, scale.high
-    step = _nice((high - low) / wanted)
+    step = nice((high - low) / wanted)
     if scale.log and high / low > 4:
         values = _log_values(low, high)
     else:
@@ -167,7 +167,7 @@ def _log_values(low: float, high: float) -> list[float]:
     return [value for value in values if low <= value <= high]
 
 
-def _nice(step: float) -> float:
+def nice(step: float) -> float:
     """The next of 1, 2, 5 × 10ⁿ."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(factor * power for factor in (1, 2, 5, 10) if step <= factor * power * 1.0001)
@@ -184,10 +184,12 @@ def _put(grid: _Grid, column: int, fraction: float, char: str, style: str) -> No
 
 def _draw_attempts(grid: _Grid, scale: _Scale, picture: Picture) -> None:
     char, last = "." if picture.ascii else "·", grid.width - 1
-    for x, _, latency in picture.attempts:
-        if latency is not None and scale.low <= latency <= scale.high:
+    per_x, low, high = last / picture.x_max, scale.low, scale.high
+    cell = (char, "faint")
+    for x, _, _, latency in picture.attempts:
+        if latency is not None and low <= latency <= high:
             row = round((1 - scale(latency)) * (grid.height - 1))
-            grid.chars[min(last, int(x / picture.x_max * last + 0.5)), row] = (char, "faint")
+            grid.chars[min(last, int(x * per_x + 0.5)), row] = cell
 
 
 def _draw_level(grid: _Grid, level: Level, scale: _Scale, picture: Picture) -> None:
@@ -273,8 +275,9 @@ def _axis(picture: Picture, columns: int, margin: int, width: int) -> list[Line]
     rule, corner = ("-", "+") if picture.ascii else ("─", "└")
     cells: list[tuple[str, str]] = [(rule, "faint")] * columns
     ranks = [-1] * columns
-    for x, outcome, _ in picture.attempts:
-        column = min(columns - 1, int(x / picture.x_max * (columns - 1) + 0.5))
+    per_x = (columns - 1) / picture.x_max
+    for x, _, outcome, _ in picture.attempts:
+        column = min(columns - 1, int(x * per_x + 0.5))
         rank = OUTCOME_RANK.get(outcome, 0)
         if rank > ranks[column]:
             letter, _, style = OUTCOMES[outcome]
@@ -291,7 +294,7 @@ def _axis(picture: Picture, columns: int, margin: int, width: int) -> list[Line]
 
 
 def _x_values(x_max: float, columns: int) -> list[float]:
-    step = _nice(x_max / max(2, min(8, columns // 7)))
+    step = nice(x_max / max(2, min(8, columns // 7)))
     return [index * step for index in range(int(x_max / step + 1e-9) + 1)]
 
 

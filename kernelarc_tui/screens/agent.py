@@ -7,7 +7,6 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
 
 from kernelarc_tui import fmt
 from kernelarc_tui.feed import FeedFilter
@@ -16,7 +15,7 @@ from kernelarc_tui.safe import one_line, source_lines
 from kernelarc_tui.screens.campaign import CampaignScreen, Hint
 from kernelarc_tui.view import View, doing, label_of, style_of
 from kernelarc_tui.widgets.keyline import KeyLine
-from kernelarc_tui.widgets.painted import Painted
+from kernelarc_tui.widgets.painted import Painted, retitle
 from kernelarc_tui.widgets.plot import TrajectoryPlot
 from kernelarc_tui.widgets.row_list import RowList
 from kernelarc_tui.widgets.stream import OutcomeStream
@@ -107,9 +106,6 @@ class AgentScreen(CampaignScreen):
     def on_mount(self) -> None:
         for name in ("reply", "stream", "plot"):
             self.query_one(f"#{name}").add_class("pane")
-        self.query_one("#reply").border_title = Content(" reply ")  # type: ignore[assignment]
-        self.query_one("#stream").border_title = Content(" log ")  # type: ignore[assignment]
-        self.query_one("#plot").border_title = Content(" best so far, ms ")  # type: ignore[assignment]
         super().on_mount()
         self._open(self.agent)
         self.query_one("#stream").focus()
@@ -128,6 +124,8 @@ class AgentScreen(CampaignScreen):
         self.query_one(AgentHead).show(self.agent, view)
         self.query_one(TrajectoryPlot).show(view)
         self.query_one(OutcomeStream).show(view.summary, view.last_seq)
+        for name, title in (("reply", "reply"), ("stream", "log"), ("plot", "best so far, ms")):
+            retitle(self.query_one(f"#{name}"), title)
         live = view.live.get(self.agent)
         reply = live.reply if live is not None and view.running else ""
         if reply != self._reply:

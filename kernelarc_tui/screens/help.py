@@ -43,7 +43,7 @@ class Help(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_title = Content(" keys · q closes, j and k scroll ")  # type: ignore[assignment]
+            box.border_title = Content("keys · q closes, j and k scroll")  # type: ignore[assignment]
             yield TextPane()
 
     def on_mount(self) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.content import Content
 from textual.screen import Screen
 
 from engine.errors import KernelArcError, StoreError
@@ -21,7 +20,7 @@ from kernelarc_tui.glyphs import STATES
 from kernelarc_tui.paint import Line
 from kernelarc_tui.safe import one_line
 from kernelarc_tui.widgets.keyline import KeyLine
-from kernelarc_tui.widgets.painted import Painted
+from kernelarc_tui.widgets.painted import Painted, retitle
 from kernelarc_tui.widgets.row_list import RowList
 
 if TYPE_CHECKING:
@@ -62,6 +61,9 @@ class CampaignList(RowList):
             .add(" kernelarc demo", "bold")
             .add(" in the shell runs one without GPU and key", "muted")
         )
+
+    def has_header(self, width: int) -> bool:
+        return True
 
     def header_line(self, width: int) -> Line:
         line = Line("    ").fit("campaign", _name_width(width), "faint").add(" ")
@@ -173,7 +175,7 @@ class Home(Screen[None]):
     def on_mount(self) -> None:
         table = self.query_one(CampaignList)
         table.add_class("pane")
-        table.border_title = Content(" campaigns ")  # type: ignore[assignment]
+        retitle(table, "campaigns")
         table.focus()
         self.query_one(KeyLine).show(
             (
@@ -210,7 +212,7 @@ class Home(Screen[None]):
         table.show(shown, time.time())
         running = sum(1 for entry in self._entries if entry.state is CampaignState.RUNNING)
         words = ["campaigns", f"{running} running" if running else "", f"“{self._text}”" if self._text else ""]
-        table.border_title = Content(f" {' · '.join(word for word in words if word)} ")  # type: ignore[assignment]
+        retitle(table, " · ".join(word for word in words if word))
         self.query_one(CampaignFacts).show(table.selected)
 
     def on_row_list_moved(self, event: RowList.Moved) -> None:

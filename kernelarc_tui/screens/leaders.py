@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.content import Content
 
 from engine.store.summary import Summary
 from kernelarc_tui import fmt
@@ -16,7 +15,7 @@ from kernelarc_tui.safe import one_line
 from kernelarc_tui.screens.campaign import CampaignScreen, Hint
 from kernelarc_tui.view import View, label_of, style_of
 from kernelarc_tui.widgets.keyline import KeyLine
-from kernelarc_tui.widgets.painted import Painted
+from kernelarc_tui.widgets.painted import Painted, retitle
 from kernelarc_tui.widgets.row_list import RowList
 
 LINEAGE_LIMIT = 40
@@ -68,6 +67,9 @@ class LeaderTable(RowList):
 
     def row_count(self) -> int:
         return len(self.rows)
+
+    def has_header(self, width: int) -> bool:
+        return True
 
     def header_line(self, width: int) -> Line:
         line = Line("    ").fit("agent", 8, "faint").fit("#", 6, "faint").fit("best ms", 9, "faint", right=True)
@@ -171,7 +173,7 @@ class LeadersScreen(CampaignScreen):
         table = self.query_one(LeaderTable)
         table.show(standings(view.summary, archive=self._archive), view.summary)
         title = "leaderboard" + (" · every KEEP" if self._archive else "")
-        table.border_title = Content(f" {title} ")  # type: ignore[assignment]
+        retitle(table, title)
         self._show_lineage()
 
     def chosen_agent(self) -> str:

@@ -10,7 +10,6 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
 
 from kernelarc_tui.feed import FeedFilter
 from kernelarc_tui.glyphs import OUTCOMES
@@ -22,6 +21,7 @@ from kernelarc_tui.widgets.device import DevicePanel
 from kernelarc_tui.widgets.header import Header
 from kernelarc_tui.widgets.keyline import KeyLine
 from kernelarc_tui.widgets.memory import MemoryPanel
+from kernelarc_tui.widgets.painted import retitle
 from kernelarc_tui.widgets.plot import TrajectoryPlot
 from kernelarc_tui.widgets.row_list import RowList
 from kernelarc_tui.widgets.stream import OutcomeStream
@@ -86,7 +86,7 @@ class Live(CampaignScreen):
         agents.show(view)
         device = self.query_one(DevicePanel)
         device.show(view, rows_each=2 if self.size.height >= 36 else 1)
-        device.border_title = Content(f" {device.heading} ")  # type: ignore[assignment]
+        retitle(device, device.heading)
         memory = self.query_one(MemoryPanel)
         memory.show(view.memory)
         plot = self.query_one(TrajectoryPlot)
@@ -125,7 +125,11 @@ class Live(CampaignScreen):
             "memory": f"memory · {view.summary.wins} wins · {view.summary.traps} traps",
         }
         for name, text in titles.items():
-            self.query_one(f"#{name}").border_title = Content(f" {text} ")  # type: ignore[assignment]
+            retitle(self.query_one(f"#{name}"), text)
+
+    def on_resize(self) -> None:
+        """Another width may have another kind of frame."""
+        self.call_after_refresh(lambda: self.show_view(self.view))
 
     def _tick(self) -> None:
         """The clock, once a second while the campaign runs."""

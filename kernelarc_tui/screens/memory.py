@@ -10,7 +10,6 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.content import Content
 
 from engine.errors import KernelArcError
 from engine.records import CampaignState
@@ -22,6 +21,7 @@ from kernelarc_tui.screens.campaign import CampaignScreen, Hint
 from kernelarc_tui.view import View, label_of, style_of
 from kernelarc_tui.widgets.keyline import KeyLine
 from kernelarc_tui.widgets.memory import MemoryPanel
+from kernelarc_tui.widgets.painted import retitle
 from kernelarc_tui.widgets.row_list import RowList
 from kernelarc_tui.widgets.text_pane import TextPane
 
@@ -133,13 +133,13 @@ class MemoryScreen(CampaignScreen):
         words = [kind + "s" if kind else "wins and traps", f"“{self._text}”" if self._text else ""]
         words += ["with expired" if self._expired else "", f"{SORTS[self._sort][0]} first", f"{len(shown)}"]
         title = " · ".join(word for word in words if word)
-        panel.border_title = Content(f" {title} ")  # type: ignore[assignment]
+        retitle(panel, title)
         self._show_detail()
 
     def _show_detail(self) -> None:
         pane = self.query_one("#detail", TextPane)
         entry = self.query_one(MemoryPanel).selected
-        pane.border_title = Content(f" {entry.kind} {entry.id} " if entry else " nothing selected ")  # type: ignore[assignment]
+        retitle(pane, f"{entry.kind} {entry.id}" if entry else "nothing selected")
         pane.show(detail_lines(entry, self.view, max(20, pane.size.width - 2)) if entry else [])
 
     def on_row_list_moved(self, event: RowList.Moved) -> None:

@@ -71,7 +71,7 @@ class Modal(ModalScreen[T]):
 
     def boxed(self) -> Vertical:
         box = Vertical(classes="box")
-        box.border_title = Content(f" {one_line(self.title_text, 80)} ")  # type: ignore[assignment]
+        box.border_title = Content(one_line(self.title_text, 80))  # type: ignore[assignment]
         return box
 
 

@@ -10,7 +10,6 @@ from typing import ClassVar
 from textual import work
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.content import Content
 
 from engine.records import DeviceFacts
 from engine.skills import Skill, eligible, load_skills
@@ -19,6 +18,7 @@ from kernelarc_tui.safe import one_line
 from kernelarc_tui.screens.campaign import CampaignScreen, Hint
 from kernelarc_tui.view import View
 from kernelarc_tui.widgets.keyline import KeyLine
+from kernelarc_tui.widgets.painted import retitle
 from kernelarc_tui.widgets.row_list import RowList
 from kernelarc_tui.widgets.text_pane import TextPane
 
@@ -98,7 +98,7 @@ class SkillsScreen(CampaignScreen):
         skills.show(rows, _used(self.view))
         usable = sum(row.usable for row in rows)
         title = f"skills · {usable} of {len(rows)} fit {one_line(campaign.kernel_type, 30)}"
-        skills.border_title = Content(f" {title} ")  # type: ignore[assignment]
+        retitle(skills, title)
         self._show_detail()
 
     def on_row_list_moved(self, event: RowList.Moved) -> None:
@@ -113,7 +113,7 @@ class SkillsScreen(CampaignScreen):
         pane = self.query_one("#detail", TextPane)
         if row is None:
             return
-        pane.border_title = Content(f" {one_line(row.name, 60)} ")  # type: ignore[assignment]
+        retitle(pane, one_line(row.name, 60))
         pane.show(_detail(row, max(20, pane.size.width - 2)))
 
 

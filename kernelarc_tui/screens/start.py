@@ -88,7 +88,7 @@ class StartForm(ModalScreen[Path | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_title = Content(" new campaign ")  # type: ignore[assignment]
+            box.border_title = Content("new campaign")  # type: ignore[assignment]
             yield FormRow("problem", Box(placeholder="search, or a path", id="problem"))
             yield ProblemList()
             yield FormRow("configuration", Cycle(("multi-bounded", "multi-unbounded", "single"), id="config"))

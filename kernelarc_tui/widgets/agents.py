@@ -141,9 +141,10 @@ class AgentsTable(RowList):
     def row_count(self) -> int:
         return len(self.view.summary.agents)
 
-    def header_line(self, width: int) -> Line | None:
-        if width < 56:
-            return None
+    def has_header(self, width: int) -> bool:
+        return width >= 56
+
+    def header_line(self, width: int) -> Line:
         line = Line("   ")
         for index, (column, size) in enumerate(columns_for(width)):
             line.add(" " if index else "").fit(column.title, size, "faint", right=column.right)

@@ -20,8 +20,9 @@ class MemoryPanel(RowList):
         self.entries: Sequence[MemoryRow] = ()
 
     def show(self, entries: Sequence[MemoryRow]) -> None:
-        self.entries = entries
-        self.rows_changed()
+        if entries is not self.entries:
+            self.entries = entries
+            self.rows_changed()
 
     @property
     def selected(self) -> MemoryRow | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.style import Style
+from textual.content import Content
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
@@ -15,6 +17,14 @@ def palette_of(widget: Widget) -> Palette:
     """The active theme's palette; every KernelArc app has one, a foreign app gets plain text."""
     found = getattr(widget.app, "palette", None)
     return found if isinstance(found, Palette) else Palette({})
+
+
+def retitle(widget: Widget, text: str) -> None:
+    """Set a pane's title, only if it changed: a new title repaints the whole pane. ``text`` is never markup."""
+    boxed = bool(widget.styles.border_left[0])
+    title = Content(text if boxed else f" {text} ")  # a box pads its title itself, a rule does not
+    if widget.border_title != title.markup:
+        widget.border_title = title  # type: ignore[assignment]
 
 
 def changed_region(was: Strip, now: Strip, y: int) -> Region | None:
@@ -45,6 +55,7 @@ class Painted(Widget):
         super().__init__(id=id, classes=classes)
         self._strips: list[Strip] | None = None
         self._painted_for: tuple[object, ...] = ()
+        self._under: Style | None = None
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The rows to show, at most ``height``; each is cut or padded to ``width`` cells."""
@@ -71,12 +82,17 @@ class Painted(Widget):
         strips = self._strips or []
         return strips[y] if y < len(strips) else Strip.blank(self.size.width, self.rich_style)
 
+    def notify_style_update(self) -> None:
+        self._under = None
+        super().notify_style_update()
+
     def _key(self) -> tuple[object, ...]:
-        return (self.size, id(palette_of(self)), self.rich_style)
+        return (self.size, id(palette_of(self)), self._under)
 
     def _draw(self) -> list[Strip]:
         width, height = self.size
-        palette, under = palette_of(self), self.rich_style
+        palette = palette_of(self)
+        under = self._under = self._under or self.rich_style
         self._strips = [line.strip(palette, width, under) for line in fill(self.paint(width, height), height)]
         self._painted_for = self._key()
         return self._strips

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from engine.store.summary import AgentSummary, TrajectoryPoint
 from kernelarc_tui import fmt
 from kernelarc_tui.paint import Line
-from kernelarc_tui.plotting import MARKERS, Attempt, Level, Picture, Series, draw, visible_levels
+from kernelarc_tui.plotting import MARKERS, Attempt, Level, Picture, Series, draw, nice, visible_levels
 from kernelarc_tui.view import View, label_of, style_of
 from kernelarc_tui.widgets.painted import Painted
 
@@ -27,10 +28,23 @@ class TrajectoryPlot(Painted):
         self.log_scale = False
         self.ascii = ascii
         self.only = only
+        self._content: tuple[object, ...] = ()
 
     def show(self, view: View) -> None:
         self.view = view
-        self.repaint()
+        key = self._content_key()
+        if key != self._content:
+            self._content = key
+            self.repaint()
+
+    def _content_key(self) -> tuple[object, ...]:
+        """What the picture depends on; the ends of lines over time move by whole dots only."""
+        summary = self.view.summary
+        x_max = _extent(self.view, self.axis)
+        dots = round(_now(self.view, self.axis) / x_max * 2 * max(1, self.size.width))
+        levels = (summary.reference_ms, summary.roofline_ms, summary.best_agent, summary.best_ms)
+        lines = tuple(len(agent.trajectory) for agent in summary.agents.values())
+        return (self.axis, self.log_scale, self.only, x_max, dots, levels, lines, len(self.view.points))
 
     def cycle_axis(self) -> str:
         costs = self.view.summary.cost_usd > 0
@@ -58,16 +72,16 @@ def picture(view: View, axis: str, *, log: bool, ascii: bool, only: str = "") ->
     x_max = _extent(view, axis)
     agents = [agent for agent in view.agents if not only or agent.spec.name == only]
     agents.sort(key=lambda agent: agent.spec.name == summary.best_agent)  # the leader is drawn last, on top
-    series = [_series(view, agent, axis, x_max) for agent in agents if agent.trajectory]
+    series = [_series(view, agent, axis) for agent in agents if agent.trajectory]
     levels = []
     if summary.reference_ms:
         levels.append(Level("reference", summary.reference_ms, "muted"))
     if summary.roofline_ms:
         levels.append(Level("bound", summary.roofline_ms, "secondary"))
     shown = visible_levels(levels, series, log=log)
-    attempts: list[Attempt] = []
+    attempts: Sequence[Attempt] = ()
     if axis == "candidates":
-        attempts = [(number, outcome, ms) for number, name, outcome, ms in view.points if not only or name == only]
+        attempts = [point for point in view.points if point[1] == only] if only else view.points
     return Picture(
         series=series,
         levels=shown,
@@ -79,13 +93,13 @@ def picture(view: View, axis: str, *, log: bool, ascii: bool, only: str = "") ->
     )
 
 
-def _series(view: View, agent: AgentSummary, axis: str, x_max: float) -> Series:
+def _series(view: View, agent: AgentSummary, axis: str) -> Series:
     points = [(_x(point, axis), point.latency_ms) for point in agent.trajectory]
     return Series(
         label=label_of(view.summary, agent.spec.name),
         style=style_of(view.summary, agent.spec.name),
         points=points,
-        end=x_max,
+        end=_now(view, axis),
         marker=MARKERS[agent.spec.ordinal % len(MARKERS)],
     )
 
@@ -96,13 +110,25 @@ def _x(point: TrajectoryPoint, axis: str) -> float:
     return point.at / 60 if axis == "time" else point.cost_usd
 
 
-def _extent(view: View, axis: str) -> float:
+_LEAST = {"candidates": 4.0, "time": 0.5, "dollars": 0.01}
+
+
+def _now(view: View, axis: str) -> float:
+    """Where the lines end."""
     summary = view.summary
     if axis == "candidates":
-        return max(4.0, float(summary.candidates))
-    if axis == "time":
-        return max(0.5, summary.elapsed_s(view.now) / 60)
-    return max(0.01, summary.cost_usd)
+        return float(summary.candidates)
+    return summary.elapsed_s(view.now) / 60 if axis == "time" else summary.cost_usd
+
+
+def _rounded(extent: float) -> float:
+    """A little more than ``extent``: the axis is redrawn now and then, not with every candidate."""
+    step = nice(extent / 40)
+    return math.ceil(extent / step) * step
+
+
+def _extent(view: View, axis: str) -> float:
+    return _rounded(max(_LEAST[axis], _now(view, axis)))
 
 
 def _x_format(axis: str, x_max: float) -> Callable[[float], str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
@@ -63,6 +64,7 @@ class RowList(ScrollView, can_focus=True):
         super().__init__(id=id, classes=classes)
         self.cursor = 0
         self._shown: dict[int, Strip] = {}
+        self._under: Style | None = None
         self._shown_for: tuple[object, ...] = ()
 
     # What subclasses say.
@@ -73,9 +75,12 @@ class RowList(ScrollView, can_focus=True):
     def row_line(self, index: int, width: int, *, selected: bool) -> Line:
         raise NotImplementedError
 
-    def header_line(self, width: int) -> Line | None:
-        """A row above the rows that does not scroll."""
-        return None
+    def has_header(self, width: int) -> bool:
+        """Whether there is a row above the rows that does not scroll: :meth:`header_line`."""
+        return False
+
+    def header_line(self, width: int) -> Line:
+        return Line()
 
     def empty_line(self, width: int) -> Line:
         """Shown when there are no rows."""
@@ -160,6 +165,8 @@ class RowList(ScrollView, can_focus=True):
         return self.scrollable_content_region.width
 
     def render_line(self, y: int) -> Strip:
+        if self._under is None:
+            self._under = self.rich_style
         key = self._view_key()
         if key != self._shown_for:
             self._shown.clear()
@@ -167,12 +174,16 @@ class RowList(ScrollView, can_focus=True):
         strip = self._shown[y] = self._strip_at(y)
         return strip
 
+    def notify_style_update(self) -> None:
+        self._under = None
+        super().notify_style_update()
+
     def _strip_at(self, y: int) -> Strip:
-        palette, under = palette_of(self), self.rich_style
+        palette, under = palette_of(self), self._under or self.rich_style
         width = self.row_width
         header = self._header_height()
         if y < header:
-            return (self.header_line(width) or Line()).strip(palette, width, under)
+            return self.header_line(width).strip(palette, width, under)
         index = self.scroll_offset.y + y - header
         count = self.row_count()
         if index >= count:
@@ -184,10 +195,10 @@ class RowList(ScrollView, can_focus=True):
         return self.row_line(index, width, selected=selected).strip(palette, width, under)
 
     def _view_key(self) -> tuple[object, ...]:
-        return (self.row_width, self.size.height, self.scroll_offset.y, id(palette_of(self)), self.rich_style)
+        return (self.row_width, self.size.height, self.scroll_offset.y, id(palette_of(self)), self._under)
 
     def _header_height(self) -> int:
-        return 1 if self.header_line(max(1, self.row_width)) is not None else 0
+        return int(self.has_header(self.row_width))
 
     def _body_height(self) -> int:
         return max(1, self.scrollable_content_region.height - self._header_height())

@@ -32,10 +32,12 @@ class OutcomeStream(RowList):
         self.rows_changed()
 
     def show(self, summary: Summary, last_seq: int) -> None:
-        self.summary = summary
+        before, self.summary = self.summary, summary
         if self.feed is None:
             return
         added = self.feed.catch_up(last_seq)
+        if not added and before.agents.keys() == summary.agents.keys():
+            return
         if added and self.cursor > 0:
             self.cursor += added
             self._resize_virtual()

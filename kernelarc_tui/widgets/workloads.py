@@ -30,6 +30,9 @@ class WorkloadTable(RowList):
     def empty_line(self, width: int) -> Line:
         return Line().fit("it was not benched", width, "muted")
 
+    def has_header(self, width: int) -> bool:
+        return True
+
     def header_line(self, width: int) -> Line:
         line = Line(" ").fit("workload", _shape_width(width), "faint").add("  ")
         for title, size, least in _NUMBERS:
