@@ -24,6 +24,7 @@ from engine.proposers.base import Proposer
 from engine.records import AgentState as Live
 from engine.records import CampaignState, StopReason
 from engine.session import AgentControl, Session, log
+from engine.skill_watch import watch_skills
 from engine.store import events as ev
 from engine.text import one_line
 
@@ -64,7 +65,11 @@ class Launcher:
                 for control in session.agents.values():
                     if control.stopped is None:
                         self._start(control)
-                await self._supervise()
+                skills = asyncio.create_task(self._follow_skills())
+                try:
+                    await self._supervise()
+                finally:
+                    skills.cancel()
         except KernelArcError as fault:
             self._requested = Stop(StopReason.FAULT, fault.message)
             await session.note("campaign.fault", fault.message, level="error")
@@ -134,7 +139,17 @@ class Launcher:
             details = [a.stopped_detail for a in session.summary.agents.values() if a.stopped is reason]
             stop = Stop(reason, details[0] if details else "")
         state = CampaignState.STOPPED if stop.reason is StopReason.USER else CampaignState.FINISHED
+        await session.reconcile("in flight when its agent was stopped: charged in full")
         await session.record(ev.CampaignEnded(state=state.value, reason=stop.reason, detail=stop.detail))
+
+    async def _follow_skills(self) -> None:
+        """Skills that are edited while the campaign runs count from the next proposal on."""
+        try:
+            async for reloaded in watch_skills(self.session.skills):
+                self.session.skills = reloaded.skills
+                await self.session.record(*reloaded.events)
+        except (OSError, RuntimeError) as error:  # no more watches on this machine: the campaign goes on without
+            log.warning("skills are not watched: %s", error)
 
     # Agents
 

@@ -117,6 +117,13 @@ class Session:
         except StoreError as error:
             log.error("%s", error.message)
 
+    async def reconcile(self, why: str) -> None:
+        """Show money that was charged and is part of no verdict or ERROR; for when no call is in flight."""
+        try:
+            await self.writer.reconcile(why)
+        except StoreError as error:
+            log.error("%s", error.message)
+
     async def decide(self, *events: ev.Event, agent: str, memo: dict[str, Any]) -> None:
         """Append decisions together with what the agent must find again after a crash."""
 

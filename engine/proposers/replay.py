@@ -152,6 +152,26 @@ def _as_reply(line: ReplayLine, context: Context) -> Proposal | UnusableReply:
     return _parsed(line, context, strategy)
 
 
+def _parsed(line: ReplayLine, context: Context, strategy: str) -> Proposal | UnusableReply:
+    """A recorded text, read as an LLM agent's would be."""
+    from engine.proposers.llm.reply import Unusable, read_reply
+
+    found = read_reply(line.reply, context.problem, name=f"{context.agent}-{context.position}")
+    said = found.metadata
+    if isinstance(found, Unusable):
+        return UnusableReply(reason=found.reason, detail=found.detail, strategy=strategy, reply=line.reply)
+    return Proposal(
+        solution=found.solution,
+        strategy=strategy,
+        family=line.family or said.family or "replay",
+        hypothesis=line.hypothesis or said.hypothesis,
+        predicted_change=line.predicted_change or said.predicted_change,
+        reflection=line.reflection or said.reflection,
+        parameters=line.parameters or said.parameters,
+        reply=line.reply,
+    )
+
+
 def _from_source(source: str, problem: Problem) -> Solution | None:
     if not source:
         return None

@@ -1,0 +1,281 @@
+"""Whole campaigns of LLM agents: real server, litellm and store; the bench reads verdicts off a comment."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from engine.host import serve
+from engine.launch import create_campaign
+from engine.presets import resolve
+from engine.problems.model import Problem
+from engine.records import StopReason
+from engine.store import events as ev
+from engine.store.reader import StoreReader
+from engine.store.summary import Summary
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pydantic.*", "ignore::DeprecationWarning:litellm.*")
+
+PRICED = "openai/gpt-4o"
+NOUNS = re.findall(
+    r"\w+",
+    """wave lattice ember harbor violet granite meadow copper lantern thistle marble canyon willow
+    falcon saffron glacier orchid timber cobalt juniper quartz raven summit tulip""",
+)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.breaker.BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr("engine.proposers.llm.failures.FIRST_PAUSE_S", 0.02)
+
+
+def answer(ms: float, number: int, *, run: str = "run") -> str:
+    """A kernel that the fake bench times at ``ms``; words differ enough for memory to keep them apart."""
+    first, second, third = (NOUNS[(number * k + k) % len(NOUNS)] for k in (1, 5, 7))
+    about = (
+        f"family: {first} {second}\nhypothesis: {first} beats {second} near {third}\nreflection: {third} {first}\n"
+    )
+    code = f"# fake: ms={ms}\ndef {run}(x, eps):\n    return x * {number}\n"
+    return f"```yaml\n{about}```\n\n```python kernel.py\n{code}```\n"
+
+
+def improving(api: ModuleType, start: float = 0.95, step: float = 0.95) -> Callable[[dict[str, Any]], Any]:
+    """Every reply is five per cent faster than the one before, in numbered programs."""
+    count = 0
+
+    def choose(body: dict[str, Any]) -> Any:
+        nonlocal count
+        count += 1
+        return api.Reply(answer(round(start * step**count, 6), count), usage=(1200, 300), chunk=40, pause_s=0.005)
+
+    return choose
+
+
+class Campaign:
+    def __init__(self, problem: Problem, bench: Any, server: Any, settings: dict[str, Any]) -> None:
+        explicit = {
+            "proposer": ["llm"],
+            "model": [PRICED],
+            "api_base": server.base_url,
+            "candidates": 6,
+            "proposal_deadline_s": 20.0,
+            "reply_tokens": 1000,
+            **settings,
+        }
+        self.folder: Path = create_campaign(resolve(explicit), problem)
+        self._bench = bench
+        self.launcher: Any = None
+
+    async def run(self) -> Summary:
+        return await serve(
+            self.folder,
+            bench=self._bench,
+            end_when_stuck=True,
+            started=lambda launcher: setattr(self, "launcher", launcher),
+        )
+
+    def reader(self) -> StoreReader:
+        return StoreReader(self.folder)
+
+    def events(self, *kinds: type) -> list[Any]:
+        with self.reader() as reader:
+            return [item.event for item in reader.events(0, 100_000) if isinstance(item.event, kinds)]
+
+    def prompts(self) -> list[str]:
+        """By candidate number."""
+        with self.reader() as reader:
+            rows = reader.candidates_after(0, 1000)
+            return [reader.blob(row.prompt).decode() if row.prompt else "" for row in rows]
+
+
+@pytest.fixture
+def campaign(problem: Problem, server: Any) -> Callable[..., Campaign]:
+    from tests.llm.conftest import _fixture
+
+    bench = _fixture("fake_bench").FakeBench
+    return lambda **settings: Campaign(problem, bench, server, settings)
+
+
+async def test_two_agents_with_streaming_costs_and_memory(campaign: Any, server: Any, api: ModuleType) -> None:
+    server.default = improving(api)
+    run = campaign(agents=2, candidates=6)
+    task = asyncio.create_task(run.run())
+    grown = 0
+    while not task.done():
+        await asyncio.sleep(0.05)
+        with run.reader() as reader:
+            grown += any(row.reply and "fake" not in row.reply for row in reader.live())
+    summary = await task
+    assert (summary.candidates, summary.outcomes.get("KEEP", 0) > 2, summary.errors) == (6, True, 0)
+    assert grown, "somebody who looked saw a reply before it was complete"
+
+    with run.reader() as reader:
+        totals = reader.ledger_totals()
+    per_call = 1200 * 2.5e-6 + 300 * 1e-5
+    assert totals.charged_usd == pytest.approx(6 * per_call) == summary.cost_usd
+    assert summary.tokens == 6 * 1500 and totals.reserved_usd == 0
+    verdicts = run.events(ev.Verdict)
+    assert all(v.cost_usd == pytest.approx(per_call) and v.model == PRICED for v in verdicts)
+    assert summary.wins > 0
+
+    last = run.prompts()[-1]
+    assert "What worked, and why" in last and "before→after" in last
+    assert "# Your last tries, newest first" in last and "KEEP" in last
+    assert all(p.count("# How to answer") == 1 for p in run.prompts())
+
+
+async def test_a_reject_takes_a_position_and_is_fed_back_in_words(
+    campaign: Any, server: Any, api: ModuleType
+) -> None:
+    bad = api.Reply("```python\ndef forward(x):\n    return x\n```")
+    server.script.extend([bad, bad])
+    server.default = improving(api)
+    run = campaign(agents=1, candidates=2)
+    await run.run()
+    first, second = run.events(ev.Verdict)
+    assert (first.outcome, first.reason, first.position, first.r) == ("REJECT", "reply.wrong-entry-point", 1, 0)
+    assert second.position == 2
+    assert "reply.wrong-entry-point: no block defines a top-level run(…); it defines forward" in run.prompts()[1]
+
+
+async def test_five_errors_pause_one_agent_and_the_other_goes_on(
+    campaign: Any, server: Any, api: ModuleType
+) -> None:
+    good = improving(api)
+    server.default = lambda body: api.Status(401, "bad key") if body["model"] == "broken" else good(body)
+    run = campaign(agents=2, candidates=6, model=[PRICED, f"openai/broken@{server.base_url}"])
+    # Without another healthy model nobody could stand in, so that the second agent really meets its own.
+    from engine.proposers.llm import pool
+
+    pool_choose = pool.ModelPool.choose
+
+    async def own(self: Any, agent: str, model: str, turn: int) -> Any:
+        return self.planned(model, turn)
+
+    pool.ModelPool.choose = own  # type: ignore[method-assign]
+    try:
+        summary = await run.run()
+    finally:
+        pool.ModelPool.choose = pool_choose  # type: ignore[method-assign]
+    one, two = summary.agents.values()
+    assert (one.candidates, two.candidates) == (3, 0)
+    assert (two.errors, two.r) == (5, 0) and "model.auth" in two.paused
+    assert [e.streak for e in run.events(ev.CandidateError)] == [1, 2, 3, 4, 5]
+    assert any("put aside" in note.text for note in summary.attention)
+
+
+async def test_another_model_stands_in_for_one_that_fails(campaign: Any, server: Any, api: ModuleType) -> None:
+    good = improving(api)
+    server.default = lambda body: api.Status(404) if body["model"] == "gone" else good(body)
+    run = campaign(agents=2, candidates=6, model=["openai/gone", PRICED])
+    summary = await run.run()
+    assert summary.candidates == 6 and 1 <= summary.errors <= 2
+    chosen = run.events(ev.ModelChosen)
+    assert chosen and chosen[0].model == PRICED and "put aside" in chosen[0].why
+
+
+async def test_the_cost_cap_ends_the_campaign_and_is_never_passed(
+    campaign: Any, server: Any, api: ModuleType
+) -> None:
+    server.default = improving(api)
+    run = campaign(agents=4, candidates=100, max_cost=0.15)
+    summary = await run.run()
+    assert summary.stop_reason is StopReason.COST
+    with run.reader() as reader:
+        totals = reader.ledger_totals()
+    assert 0.05 < totals.charged_usd <= 0.15 and totals.reserved_usd == 0
+    assert summary.cost_usd == pytest.approx(totals.charged_usd)
+    assert len(server.requests) == totals.calls
+
+
+async def test_stopping_hangs_up_and_charges_what_was_in_flight(
+    campaign: Any, server: Any, api: ModuleType
+) -> None:
+    server.default = api.HangMid("```python\ndef run")
+    run = campaign(agents=2)
+    task = asyncio.create_task(run.run())
+    while server.open_now < 2:
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.1)
+    run.launcher.request_stop()
+    summary = await asyncio.wait_for(task, 5)
+    assert summary.stop_reason is StopReason.USER and summary.candidates == 0
+    with run.reader() as reader:
+        totals = reader.ledger_totals()
+    assert totals.lost == 2 and totals.reserved_usd == 0
+    assert summary.cost_usd == pytest.approx(totals.charged_usd), "money of no verdict is shown all the same"
+
+
+async def test_an_unknown_price_is_shown_as_unknown(campaign: Any, server: Any, api: ModuleType) -> None:
+    server.default = improving(api)
+    run = campaign(agents=1, candidates=2, model=["openai/local"])
+    summary = await run.run()
+    assert summary.cost_unknown and summary.cost_usd == 0 and summary.tokens == 3000
+    assert all(v.cost_usd is None for v in run.events(ev.Verdict))
+
+
+@pytest.mark.parametrize(
+    ("config", "agents", "shared", "siblings", "most"),
+    [
+        ("single", 1, False, False, 16),
+        ("multi-bounded", 2, True, True, 16),
+        ("multi-unbounded", 2, True, True, 99),
+    ],
+)
+async def test_the_three_configurations_differ_in_the_documented_settings_only(
+    config: str,
+    agents: int,
+    shared: bool,
+    siblings: bool,
+    most: int,
+    campaign: Any,
+    server: Any,
+    api: ModuleType,
+) -> None:
+    """Proven on what the models were told and on what is stored."""
+    server.default = improving(api, step=0.97)
+    run = campaign(config=config, candidates=24, prompt_tokens=200_000)
+    summary = await run.run()
+    prompts = run.prompts()
+    wins = [len(re.findall(r"^  .*before→after: ", p, re.MULTILINE)) for p in prompts]
+    with run.reader() as reader:
+        stored = len(reader.memory(kind="win"))
+        rows = reader.candidates_after(0, 100)
+    assert len(summary.agents) == agents
+    assert max(wins) <= most and stored <= most
+    assert (stored > 16) == (most == 99)
+    assert any("# Faster siblings" in p for p in prompts) == siblings
+    foreign = [p for p, row in zip(prompts, rows, strict=True) if row.position == 1 and "What worked" in p]
+    assert not foreign or shared
+    headings = {line for p in prompts for line in p.splitlines() if line.startswith("# ")}
+    optional = {"# Faster siblings", "# What this campaign knows", "# Your last tries, newest first"}
+    assert {h for h in headings if not h.startswith(("# Strategy", "# What you start", "# This time"))} >= {
+        "# How to answer"
+    }
+    assert headings & optional <= optional
+
+
+async def test_a_skill_edited_meanwhile_is_in_the_next_prompt(
+    campaign: Any, server: Any, api: ModuleType, private_home: Path
+) -> None:
+    folder = private_home / "config" / "kernelarc" / "skills" / "my-lens"
+    folder.mkdir(parents=True)
+    head = "---\nname: my-lens\ndescription: a user's own lens\n---\n"
+    (folder / "SKILL.md").write_text(f"{head}Look at the first thing.\n")
+    server.default = improving(api)
+    run = campaign(agents=1, candidates=60, strategies=["my-lens"])
+    task = asyncio.create_task(run.run())
+    while len(server.requests) < 3:
+        await asyncio.sleep(0.01)
+    (folder / "SKILL.md").write_text(f"{head}Look at the second thing.\n")
+    await asyncio.wait_for(task, 60)
+    prompts = run.prompts()
+    assert "the first thing" in prompts[0] and "the second thing" in prompts[-1]
+    assert [(e.name, e.ok) for e in run.events(ev.SkillReloaded)] == [("my-lens", True)]
