@@ -18,6 +18,7 @@ from engine.store.lock import held_here
 
 LINE_LIMIT = 64 << 10
 REMEMBERED = 1000
+CLOSE_S = 1.0
 
 Handler = Callable[[Command], Awaitable[Answer]]
 Recall = Callable[[str], Awaitable[Answer | None]]
@@ -71,12 +72,15 @@ class ControlServer:
             return
         self._server.close()
         if self._commands:
-            await asyncio.wait(self._commands, timeout=1.0)
+            await asyncio.wait(self._commands, timeout=CLOSE_S)
         for task in self._commands:
             task.cancel()
         for writer in list(self._clients):
             writer.close()
-        await self._server.wait_closed()
+        try:  # from Python 3.12 on this waits for connections, one accepted just now included
+            await asyncio.wait_for(self._server.wait_closed(), CLOSE_S)
+        except TimeoutError:
+            pass
         self._server = None
         try:
             info = self.path.lstat()
