@@ -198,8 +198,10 @@ def _check_languages(solution: Solution) -> None:
 def _check_python(source: SourceFile, own: frozenset[str]) -> ast.Module:
     """Parse as Python would read the file, scan, and return the tree."""
     trees = _readings(source)
-    if "jit" in source.content and _TYPE_COMMENT.search(source.content):
-        raise Refused("gate.obfuscation", f"{source.path}: a type comment contains a call")
+    comment = _TYPE_COMMENT.search(source.content) if "jit" in source.content else None
+    if comment:
+        line = source.content.count("\n", 0, comment.start()) + 1
+        raise Refused("gate.obfuscation", f"{source.path} line {line}: a type comment contains a call")
     for tree in trees:
         findings = Scan(tree, source.content, own).run()
         if findings:
@@ -216,9 +218,10 @@ def _readings(source: SourceFile) -> list[ast.Module]:
         line = text.count("\n", 0, _BIDI.search(text).start()) + 1  # type: ignore[union-attr]
         raise Refused("gate.encoding", f"{path} line {line}: bidirectional control character; remove it")
     try:
-        raw = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise Refused("gate.encoding", f"{path}: lone surrogates; save it as UTF-8") from None
+        raw = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        line = text.count("\n", 0, error.start) + 1
+        raise Refused("gate.encoding", f"{path} line {line}: bytes that are not UTF-8; save it as UTF-8") from None
     encoding = _cookie(text)
     if encoding is None or encoding in _UTF8:
         return [_parse(path, raw)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from engine.guard import gate_rules as rules
 from engine.guard.gate_names import Scope
+from engine.guard.gate_stores import store_item, store_named
 from engine.guard.gate_tables import TABLES
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _known(scan: Scan, node: ast.Call, target: str, scope: Scope) -> None:
         for name in given if target.endswith("attrgetter") else given[:1]:
             scan.attribute_name(node, name, scope)
     elif target in ("operator.setitem", "operator.delitem") and len(given) >= 2:
-        scan.store_item(node, given[0], given[1], scope)
+        store_item(scan, node, given[0], given[1], scope)
     elif target == "importlib.import_module":
         _import_module(scan, node, scope)
     elif target == "sys.modules.get" and given:
@@ -144,7 +145,7 @@ def _assign(scan: Scan, node: ast.Call, owner: ast.expr, name: ast.expr, scope: 
     text = scan.text(name, scope)
     if text in TABLES.unstorable or text in TABLES.forbidden_methods:
         scan.add(node, ("gate.monkey-patch", f"assigns .{text}"))
-    scan.store_named(node, owner, text or "an attribute", scope)
+    store_named(scan, node, owner, text or "an attribute", scope)
 
 
 def _load(scan: Scan, node: ast.Call, target: str) -> None:
@@ -163,7 +164,6 @@ def _import_module(scan: Scan, node: ast.Call, scope: Scope) -> None:
     if name is None:
         scan.add(node, ("gate.obfuscation", "imports a module whose name is computed"))
     elif name.partition(".")[0] not in scan.own and not name.startswith("."):
-        scan.imported.add(name)
         scan.add(node, rules.refuse_import(name))
 
 

@@ -10,6 +10,7 @@ from engine.guard import gate_rules as rules
 from engine.guard.gate_async import AsyncWork
 from engine.guard.gate_calls import check_call
 from engine.guard.gate_names import Resolver, Scope, attribute_chain, build_scopes
+from engine.guard.gate_stores import store
 from engine.guard.gate_tables import FORBIDDEN_NAMES, SENSITIVE, TABLES
 
 _MAX_FINDINGS = 32
@@ -36,9 +37,9 @@ class Scan:
         self.scopes = build_scopes(tree)
         self.resolver = Resolver()
         self.work = AsyncWork()
-        self.imported: set[str] = set()
+        self.imported = {t for s in self.scopes.values() for given in s.imports.values() for t in given}
         self.handled: set[int] = set()  # calls of globals() and the like that their parent has judged
-        self.dynamic: list[ast.expr | None] = []  # computed attribute names
+        self.dynamic: list[tuple[ast.expr, Scope] | None] = []  # computed attribute names
         self.dynamic_line = 0
         self.telling: str = ""  # a sensitive string constant
         self.decodes = False
@@ -90,45 +91,8 @@ class Scan:
         if text is not None:
             self.add(node, rules.refuse_attribute_path(text))
         else:
-            self.dynamic.append(name)
+            self.dynamic.append((name, scope))
             self.dynamic_line = self.dynamic_line or getattr(node, "lineno", 0)
-
-    def store(self, target: ast.AST, scope: Scope) -> None:
-        """Judge an assignment target."""
-        if isinstance(target, ast.Attribute):
-            self._store_attribute(target, scope)
-        elif isinstance(target, ast.Subscript):
-            self.store_item(target, target.value, target.slice, scope)
-            self.stack.append((target.slice, scope, 0, "value"))
-        elif isinstance(target, ast.Tuple | ast.List):
-            for element in target.elts:
-                self.store(element, scope)
-        elif isinstance(target, ast.Starred):
-            self.store(target.value, scope)
-        elif isinstance(target, ast.Name) and target.id in FORBIDDEN_NAMES and target.id.startswith("__"):
-            self.add(target, ("gate.forbidden-name", f"{target.id} is assigned"))
-
-    def _store_attribute(self, target: ast.Attribute, scope: Scope) -> None:
-        if target.attr in TABLES.unstorable:
-            self.add(target, ("gate.monkey-patch", f"assigns .{target.attr}"))
-        self.store_named(target, target.value, target.attr, scope)
-        self.stack.append((target.value, scope, 0, "base"))
-
-    def store_named(self, node: ast.AST, owner: ast.expr, attribute: str, scope: Scope) -> None:
-        targets = self.dotted(owner, scope)
-        for found in targets:
-            self.add(node, rules.refuse_store(found, attribute))
-        if not targets and isinstance(owner, ast.Name) and owner.id not in ("self", "cls", "ctx"):
-            self.foreign_stores.append(getattr(node, "lineno", 0))
-
-    def store_item(self, node: ast.AST, owner: ast.expr, key: ast.expr, scope: Scope) -> None:
-        for found in self.dotted(owner, scope):
-            if found == "os.environ":
-                self.add(node, rules.refuse_environment_write(self.text(key, scope)))
-            else:
-                self.add(node, ("gate.monkey-patch", f"changes an entry of {found}"))
-        self.namespace_item(owner, key, scope)
-        self.stack.append((owner, scope, 0, "subscripted"))
 
     def namespace_item(self, owner: ast.expr, key: ast.expr | None, scope: Scope) -> None:
         """``globals()["name"]`` with a written-out, ordinary name is like naming it."""
@@ -195,7 +159,7 @@ class Scan:
 
     def _assign(self, node: ast.Assign, scope: Scope, branch: int, role: str) -> None:
         for target in node.targets:
-            self.store(target, scope)
+            store(self, target, scope)
         named = all(isinstance(t, ast.Name | ast.Tuple | ast.List) for t in node.targets)
         self._value(node.value, scope, branch, named)
 
@@ -210,28 +174,28 @@ class Scan:
             self.stack.append((value, scope, branch, "alias" if named else "value"))
 
     def _annotated(self, node: ast.AnnAssign, scope: Scope, branch: int, role: str) -> None:
-        self.store(node.target, scope)
+        store(self, node.target, scope)
         self._annotation(node.annotation, scope)
         self._value(node.value, scope, branch, isinstance(node.target, ast.Name))
 
     def _augmented(self, node: ast.AugAssign, scope: Scope, branch: int, role: str) -> None:
-        self.store(node.target, scope)
+        store(self, node.target, scope)
         self.stack.append((node.value, scope, branch, "value"))
 
     def _delete(self, node: ast.Delete, scope: Scope, branch: int, role: str) -> None:
         for target in node.targets:
-            self.store(target, scope)
+            store(self, target, scope)
 
     def _walrus(self, node: ast.NamedExpr, scope: Scope, branch: int, role: str) -> None:
         self.stack.append((node.value, scope, branch, "alias"))
 
     def _for(self, node: ast.For | ast.AsyncFor, scope: Scope, branch: int, role: str) -> None:
-        self.store(node.target, scope)
+        store(self, node.target, scope)
         self._value(node.iter, scope, branch, True)
         self.extend((*node.body, *node.orelse), scope, branch)
 
     def _comprehension(self, node: ast.comprehension, scope: Scope, branch: int, role: str) -> None:
-        self.store(node.target, scope)
+        store(self, node.target, scope)
         self._value(node.iter, scope, branch, True)
         self.extend(node.ifs, scope, branch)
 
@@ -239,7 +203,7 @@ class Scan:
         for item in node.items:
             self.work.enter(item)
             if item.optional_vars is not None:
-                self.store(item.optional_vars, scope)
+                store(self, item.optional_vars, scope)
             self.stack.append((item.context_expr, scope, branch, "value"))
         self.extend(node.body, scope, branch)
 
@@ -338,7 +302,6 @@ class Scan:
         for alias in node.names:
             if alias.name.partition(".")[0] in self.own:
                 continue
-            self.imported.add(alias.name)
             self.add(node, rules.refuse_import(alias.name))
 
     def _import_from(self, node: ast.ImportFrom, scope: Scope, branch: int, role: str) -> None:
@@ -351,7 +314,6 @@ class Scan:
                     why = f"from {module} import * hides what is used; name what you need"
                     self.add(node, ("gate.forbidden-import", why))
                 continue
-            self.imported.add(f"{module}.{alias.name}")
             self.add(node, rules.refuse_import(f"{module}.{alias.name}"))
 
     def _constant(self, node: ast.Constant, scope: Scope, branch: int, role: str) -> None:
@@ -387,7 +349,7 @@ class Scan:
         if self.dynamic and self.telling:
             why = f"attribute names are computed and the text {self.telling!r} is at hand"
             self.findings.append(Finding(self.dynamic_line, "gate.obfuscation", why))
-        elif self.decodes and any(_is_decoded(name, self._module) for name in self.dynamic):
+        elif self.decodes and any(_is_decoded(name) for name in self.dynamic):
             why = "an attribute name is decoded or computed by a call; write it out"
             self.findings.append(Finding(self.dynamic_line, "gate.obfuscation", why))
         if self.escaped and self.foreign_stores:
@@ -396,18 +358,15 @@ class Scan:
         self.findings.extend(Finding(*found) for found in self.work.unjoined())
 
 
-def _is_decoded(name: ast.expr | None, module: Scope) -> bool:
-    """Whether a computed name comes out of a call (other than a method of text), directly or by assignment."""
+def _is_decoded(name: tuple[ast.expr, Scope] | None) -> bool:
+    """Whether a computed name comes out of a call, directly or by assignment; ``None`` is an unknown name."""
     if name is None:
         return True
-    candidates = [name]
-    if isinstance(name, ast.Name):
-        candidates += module.values.get(name.id, [])[:16]
-    for found in candidates:
-        for part in ast.walk(found):
-            if isinstance(part, ast.Call):
-                return True
-    return False
+    node, scope = name
+    candidates = [node]
+    if isinstance(node, ast.Name):
+        candidates += [value for owner in scope.owners(node.id) for value in owner.values.get(node.id, [])[:16]]
+    return any(isinstance(part, ast.Call) for found in candidates for part in ast.walk(found))
 
 
 def _is_main_guard(test: ast.expr) -> bool:
