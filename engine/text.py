@@ -50,6 +50,26 @@ _PATTERNS = re.compile(
     r"|-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----[^-]{0,8192}-----END [A-Z ]{0,32}PRIVATE KEY-----"
 )
 _BEARER = re.compile(r"(?i)\b(bearer|authorization:\s{0,4}\w{1,16}|x-api-key:)\s{1,4}([^\s\"',;]{6,1024})")
+# What a text must hold for a pattern to match at all: looking for it first makes most texts cost next to nothing.
+_MARKS = (
+    *(
+        "sk-",
+        "pk-",
+        "rk-",
+        "ghp_",
+        "gho_",
+        "ghu_",
+        "ghs_",
+        "ghr_",
+        "github_pat_",
+        "glpat-",
+        "hf_",
+        "nvapi-",
+        "gsk_",
+    ),
+    *("xai-", "AIza", "AKIA", "ASIA", "xox", "eyJ", "-----BEGIN"),
+)
+_BEARER_MARKS = ("bearer", "authorization", "x-api-key")
 _URL_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]{1,15}://)[^\s/@:]{1,128}:[^\s/@]{1,256}@")
 REDACTED = "[redacted]"
 
@@ -61,9 +81,24 @@ def is_secret_name(name: str) -> bool:
 
 def environment_secrets(environ: Mapping[str, str] | None = None) -> list[str]:
     """Values of variables whose names look like keys or tokens, longest first."""
-    source = os.environ if environ is None else environ
-    values = {v.strip() for k, v in source.items() if is_secret_name(k)}
+    if environ is None:
+        return _own_secrets()
+    values = {v.strip() for k, v in environ.items() if is_secret_name(k)}
     return sorted((v for v in values if len(v) >= _MIN_SECRET), key=lambda v: (-len(v), v))
+
+
+_known: tuple[dict[object, object], list[str]] | None = None
+
+
+def _own_secrets() -> list[str]:
+    """This process's secrets, found anew only when its environment has changed: texts are cleaned very often."""
+    global _known
+    raw = getattr(os.environ, "_data", None)  # comparing CPython's own dictionary is cheap, decoding it is not
+    if raw is None:
+        return environment_secrets(dict(os.environ))
+    if _known is None or _known[0] != raw:
+        _known = (dict(raw), environment_secrets(dict(os.environ)))
+    return _known[1]
 
 
 def redact(text: str, secrets: Iterable[str] | None = None) -> str:
@@ -72,9 +107,14 @@ def redact(text: str, secrets: Iterable[str] | None = None) -> str:
     for value in values:
         if len(value) >= _MIN_SECRET and value in text:
             text = text.replace(value, REDACTED)
-    text = _PATTERNS.sub(REDACTED, text)
-    text = _BEARER.sub(lambda m: f"{m[1]} {REDACTED}", text)
-    return _URL_LOGIN.sub(lambda m: f"{m[1]}{REDACTED}@", text)
+    if any(mark in text for mark in _MARKS):
+        text = _PATTERNS.sub(REDACTED, text)
+    lower = text.lower()
+    if any(mark in lower for mark in _BEARER_MARKS):
+        text = _BEARER.sub(lambda m: f"{m[1]} {REDACTED}", text)
+    if "://" in text and "@" in text:
+        text = _URL_LOGIN.sub(lambda m: f"{m[1]}{REDACTED}@", text)
+    return text
 
 
 def strip_controls(text: str) -> str:

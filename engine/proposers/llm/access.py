@@ -76,8 +76,17 @@ def _import() -> None:
     litellm.drop_params = True
     litellm.num_retries = 0
     litellm.disable_streaming_logging = True
-    importlib.import_module("openai")
+    litellm.disable_token_counter = True  # the server's count is the only one that is used
+    asyncio.run(_rehearsal(litellm))
     _module = litellm
+
+
+async def _rehearsal(litellm: Any) -> None:
+    """A call that is answered inside litellm: what it loads at its first call is loaded here, in the thread."""
+    said = [{"role": "user", "content": "x"}]
+    stream = await litellm.acompletion(model="openai/gpt-4o", messages=said, stream=True, mock_response="y")
+    async for _ in stream:
+        pass
 
 
 async def price_of(model: Served) -> Price | None:
