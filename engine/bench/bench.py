@@ -38,7 +38,9 @@ class ProcessBench:
         self.lock = DeviceLock(self.device.uuid)
         self._name = device
         self._session: Session | None = None
-        self._one = asyncio.Lock()
+        self._gate = asyncio.Lock()
+        self._idle = asyncio.Event()
+        self._users = 0
 
     async def _live(self) -> Session:
         if self._session is None:
@@ -58,7 +60,7 @@ class ProcessBench:
             rivals.append(Rival("incumbent", incumbent))
         if incumbent is None or plan.against_reference:
             rivals.append(Rival("reference", reference_solution(self.problem)))
-        async with self._one:
+        async with self._used():
             try:
                 session = await self._live()
             except Fault as fault:
@@ -84,8 +86,24 @@ class ProcessBench:
             notes=evaluation.notes,
         )
 
+    @contextlib.asynccontextmanager
+    async def _used(self) -> AsyncIterator[None]:
+        """Evaluations run side by side (one compiles while another is timed); suspending waits for them."""
+        async with self._gate:
+            self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._idle.set()
+
     async def suspend(self) -> None:
-        async with self._one:
+        """No new evaluation starts; those that run finish; then every process of ours ends."""
+        async with self._gate:
+            while self._users:
+                self._idle.clear()
+                await self._idle.wait()
             if self._session is not None:
                 await self._session.close()
                 self._session = None

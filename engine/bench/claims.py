@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from engine.bench.evaluation import Trial
 
 _BLOCKS = 4  # of each size, in a calibration or a second run
-_NOOP_SIDE = 7
-_AGAIN_SIDE = 6
 
 
 async def verify_claims(trial: Trial) -> None:
@@ -56,7 +54,7 @@ async def _overheads(trial: Trial, sizes: dict[int, int]) -> dict[int, Overhead]
     missing = [w for w, k in sizes.items() if (style, w, k) not in session.overheads]
     if missing:
         noop = noop_solution(session.specs, destination_passing=style)
-        walls = await _fresh_blocks(trial, noop, "noop", _NOOP_SIDE, {w: sizes[w] for w in missing})
+        walls = await _fresh_blocks(trial, noop, "noop", {w: sizes[w] for w in missing})
         for workload in missing:
             by_calls: dict[int, list[float]] = {}
             for block in walls[workload]:
@@ -71,7 +69,7 @@ async def _second_run(
     assert trial.timing is not None
     sizes = {w: trial.timing.sizes[w] for w in workloads}
     try:
-        blocks = await _fresh_blocks(trial, trial.candidate.solution, "candidate", _AGAIN_SIDE, sizes)
+        blocks = await _fresh_blocks(trial, trial.candidate.solution, "candidate", sizes)
     except Failure as failure:
         for workload in workloads:
             trial.results[workload].reason = failure.reason
@@ -82,10 +80,10 @@ async def _second_run(
 
 
 async def _fresh_blocks(
-    trial: Trial, solution: Solution, role: str, number: int, sizes: dict[int, int]
+    trial: Trial, solution: Solution, role: str, sizes: dict[int, int]
 ) -> dict[int, list[Block]]:
     """Blocks of k and 2k calls in a new process on the timing core. A no-op that fails is our own fault."""
-    contender = Contender(trial.session, solution, role, number)
+    contender = Contender(trial.session, solution, role)
     blocks: dict[int, list[Block]] = {w: [] for w in sizes}
     try:
         await contender.pin(trial.session.cores.timing)

@@ -11,7 +11,7 @@ from engine.bench import wire
 from engine.bench.plan_calls import AFTER_TIMEOUT_S, FIRST_CALL_S, block_timeout_s, calls_of
 from engine.bench.processes import Child
 from engine.bench.reasons import reason_of
-from engine.bench.session import Session
+from engine.bench.session import Session, Side
 from engine.errors import Fault
 from engine.problems.solution import Solution
 
@@ -38,10 +38,11 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Contender:
-    """``role`` is ``candidate``, ``incumbent``, ``reference`` or ``noop``; its number is its arena's."""
+    """``role`` is ``candidate``, ``incumbent``, ``reference`` or ``noop``."""
 
-    def __init__(self, session: Session, solution: Solution, role: str, number: int) -> None:
-        self.session, self.solution, self.role, self.number = session, solution, role, number
+    def __init__(self, session: Session, solution: Solution, role: str) -> None:
+        self.session, self.solution, self.role = session, solution, role
+        self._side: Side | None = None
         self.child: Child | None = None
         self.call_s: dict[int, float] = {}  # what one call took last time, by workload
         self.start_s = 0.0
@@ -56,9 +57,10 @@ class Contender:
         if self.child is not None and self.child.alive:
             return
         begin = time.monotonic()
-        side = await self.session.side(self.number)
+        if self._side is None:
+            self._side = await self.session.take_side()
         await self.session.judge.forget(self.number)
-        self.child = await self.session.spawn(side)
+        self.child = await self.session.spawn(self._side, self.solution)
         self._warm.clear()
         try:
             report = await self._ask(self.session.load_of(self.solution, self._first_call_s), self._first_call_s)
@@ -67,6 +69,12 @@ class Contender:
                 await self._ask(wire.Affinity(cores=self._cores), 5.0)
         finally:
             self.start_s += time.monotonic() - begin
+
+    @property
+    def number(self) -> int:
+        """Of the arenas, as the judge knows them."""
+        assert self._side is not None
+        return self._side.number
 
     @property
     def _first_call_s(self) -> float:
@@ -82,6 +90,13 @@ class Contender:
                 self._timeouts += 1
             raise Failure(reason, detail)
         return report
+
+    async def save_compiled(self) -> str:
+        """After the compile phase: what this process compiled is kept for later ones of the same source."""
+        if self.child is None or not self.child.alive:
+            return ""
+        report = await self._ask(wire.SaveCache(), 60.0)
+        return report.facts.get("cache", "")
 
     async def pin(self, cores: list[int]) -> None:
         self._cores = cores
@@ -121,3 +136,6 @@ class Contender:
         if self.child is not None:
             await self.child.close()
             self.child = None
+        if self._side is not None:
+            self.session.return_side(self._side)
+            self._side = None

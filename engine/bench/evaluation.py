@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -46,8 +47,8 @@ class Trial:
         on_phase: PhaseSink | None,
     ) -> None:
         self.session, self.lock, self.plan = session, lock, plan
-        self.candidate = Contender(session, solution, "candidate", 0)
-        self.rivals = [Contender(session, r.solution, r.role, i + 1) for i, r in enumerate(rivals)]
+        self.candidate = Contender(session, solution, "candidate")
+        self.rivals = [Contender(session, r.solution, r.role) for r in rivals]
         self.on_phase = on_phase or (lambda phase, detail: None)
         self.phases = dict.fromkeys(("start", "compile", "wait", "correctness", "timing"), 0.0)
         self.results: dict[int, Correctness] = {}
@@ -125,6 +126,8 @@ class Trial:
                 for other in self.workloads():
                     self.results.setdefault(other, result)
                 return
+        with contextlib.suppress(Failure):
+            self.evidence["compile_cache"] = await self.candidate.save_compiled()
         right = not any(result.reason for result in self.results.values())
         if right and self.plan.unlisted_shape and self.session.unlisted is not None:
             await self._try_unlisted(self.session.unlisted)

@@ -30,7 +30,6 @@ from engine.bench import wire
 from engine.problems.dtypes import torch_dtype
 
 FRESH, REFILLED, HIDDEN = range(3)
-SOURCE_ROOT = "/tmp/kernelarc/src"
 
 
 class Refused(Exception):
@@ -50,8 +49,9 @@ def describe(error: BaseException) -> bytes:
     where = ""
     step = error.__traceback__
     while step is not None:
-        if step.tb_frame.f_code.co_filename.startswith(SOURCE_ROOT):
-            where = f" ({step.tb_frame.f_code.co_filename[len(SOURCE_ROOT) + 1 :]}, line {step.tb_lineno})"
+        file = step.tb_frame.f_code.co_filename
+        if "/kernelarc" in file and "/src/" in file:
+            where = f" ({file.rpartition('/src/')[2]}, line {step.tb_lineno})"
         step = step.tb_next
     return (text[: wire.MAX_TEXT // 2] + where).encode("utf-8", "replace")
 
@@ -71,10 +71,10 @@ def status_of(error: BaseException) -> int:
     return wire.RAISED
 
 
-def import_entry(load: wire.Load) -> Callable[..., Any]:
+def import_entry(load: wire.Load, folder: str) -> Callable[..., Any]:
     """The candidate's entry function. Its folder comes last on ``sys.path``, so sources shadow nothing."""
-    path = f"{SOURCE_ROOT}/{load.entry_file}"
-    sys.path.append(SOURCE_ROOT)
+    path = f"{folder}/{load.entry_file}"
+    sys.path.append(folder)
     name = "candidate_" + load.entry_file.rpartition("/")[2].rpartition(".")[0]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -226,14 +226,14 @@ def _bind(
     return execute
 
 
-def serve(channel: socket.socket, inputs: Arena, outputs: Arena) -> NoReturn:
+def serve(channel: socket.socket, inputs: Arena, outputs: Arena, folder: str) -> NoReturn:
     """The child's whole life: one Load, then blocks until the channel closes. Never returns."""
     loads = msgspec.msgpack.Decoder(wire.Load)
     runs = msgspec.msgpack.Decoder(wire.Run)
     send, pack, receive = channel.sendall, wire.pack_report, wire.receive
     load = receive(channel, loads)
     try:
-        caller = Caller(import_entry(load), load, inputs, outputs)
+        caller = Caller(import_entry(load, folder), load, inputs, outputs)
     except BaseException as error:  # noqa: BLE001  the candidate's border
         status = status_of(error)
         send(pack([(wire.IMPORT if status == wire.RAISED else status, 0)], [], describe(error)))

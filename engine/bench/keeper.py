@@ -23,8 +23,8 @@ from typing import NoReturn
 
 import msgspec
 
+from engine.bench import compile_cache, seccomp, wire
 from engine.bench import namespaces as ns
-from engine.bench import wire
 
 SCRATCH = "/tmp/kernelarc"
 _POLL_MS = 20
@@ -52,7 +52,10 @@ class Keeper:
         *,
         alone: bool,
         outputs: mmap.mmap,
+        scratch: str,
+        caches: compile_cache.Store | None,
     ) -> None:
+        self.scratch, self.caches = scratch, caches
         self.outputs = outputs
         self.output_address = ctypes.addressof(ctypes.c_char.from_buffer(outputs))
         self.layers = layers
@@ -230,13 +233,16 @@ class Keeper:
                 self.pin(command.cores)
                 report = wire.Report(event="done")
             elif isinstance(command, wire.Load):
-                write_sources(command.sources)
+                write_sources(self.scratch, command.sources)
                 self.workloads, self.destination_passing = command.workloads, command.destination_passing
                 bare = msgspec.structs.replace(command, sources=[])
                 report = self.window(wire.frame(bare), command.timeout_s)
-                report = msgspec.structs.replace(report, facts=self.layers)
+                report = msgspec.structs.replace(report, facts={**self.layers, **self.confinement()})
             elif isinstance(command, wire.Collect):
                 report = self.collect(command)
+            elif isinstance(command, wire.SaveCache):
+                saved = self.caches.save(f"{self.scratch}/cache") if self.caches else ""
+                report = wire.Report(event="done", facts={"cache": saved})
             else:
                 report = self.window(wire.frame(command), command.timeout_s)
             try:
@@ -247,6 +253,25 @@ class Keeper:
                 break
         self.signal_all(signal.SIGKILL)
         os._exit(0)
+
+    def confinement(self) -> dict[str, str]:
+        """What /proc says of the child: layers that are in force, not those that were asked for."""
+        fields: dict[str, str] = {}
+        with suppress(OSError):
+            for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+                name, _, value = line.partition(":")
+                fields[name] = value.strip()
+
+        def layer(on: bool, why: str) -> str:
+            return "on" if on else f"off: {why}"
+
+        uid = fields.get("Uid", "").split("\t")[0]
+        return {
+            "unprivileged-user": layer(uid not in ("", "0", str(os.getuid())), f"runs as uid {uid or 'unknown'}"),
+            "no-capabilities": layer(fields.get("CapEff", "x").strip("0") == "", f"holds {fields.get('CapEff')}"),
+            "no-new-privileges": layer(fields.get("NoNewPrivs") == "1", "refused by the kernel"),
+            "system-call-filter": layer(fields.get("Seccomp") == "2", "refused by the kernel"),
+        }
 
     def pin(self, cores: list[int]) -> None:
         for pid in self.everyone():
@@ -279,9 +304,9 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def write_sources(sources: list[tuple[str, str]]) -> None:
+def write_sources(scratch: str, sources: list[tuple[str, str]]) -> None:
     """The candidate's files, owned by us and read-only for it. Paths were checked when the solution was read."""
-    root = Path(SCRATCH) / "src"
+    root = Path(scratch) / "src"
     for relative, content in sources:
         target = root / relative
         if not target.resolve().is_relative_to(root):
@@ -315,6 +340,9 @@ def private_mounts(spawn: wire.Spawn) -> dict[str, str]:
             os.close(handle)
 
     attempt("private-tmp", tmp)
+    store = os.environ.pop(compile_cache.MOUNT, "")
+    if store and not store.startswith("/tmp/"):
+        attempt("hidden-cache", lambda: ns.mount("tmpfs", store, "tmpfs", ns.MS_RDONLY, "size=4k,mode=700"))
     attempt(
         "private-shm",
         lambda: ns.mount("tmpfs", "/dev/shm", "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "size=64m,mode=1777"),
@@ -323,18 +351,19 @@ def private_mounts(spawn: wire.Spawn) -> dict[str, str]:
     return layers
 
 
-def private_folders(uid: int) -> None:
-    root = Path(SCRATCH)
+def private_folders(scratch: str, uid: int) -> None:
+    """``src`` is ours and read-only for the candidate; the rest belongs to it."""
+    root = Path(scratch)
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
     (root / "src").mkdir(mode=0o755, exist_ok=True)
     for name in ("home", "tmp", "cache"):
         folder = root / name
         folder.mkdir(mode=0o700, exist_ok=True)
-        if os.geteuid() == 0:
+        if may_change_user(uid):
             os.chown(folder, uid, uid)
 
 
-def confine(spawn: wire.Spawn, keep: set[int], output: int) -> None:
+def confine(spawn: wire.Spawn, keep: set[int], output: int, scratch: str) -> None:
     """In the child, before any foreign byte is read: descriptors, session, limits, user, privileges."""
     os.setsid()
     null = os.open("/dev/null", os.O_RDONLY)
@@ -351,16 +380,42 @@ def confine(spawn: wire.Spawn, keep: set[int], output: int) -> None:
     if limits.memory and spawn.device == "cpu":
         used = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE
         _limit(resource.RLIMIT_AS, used + limits.memory + spawn.input_bytes + spawn.output_bytes)
-    if os.geteuid() == 0:
+    if may_change_user(spawn.uid):
         _limit(resource.RLIMIT_NPROC, limits.processes)
         os.setgroups([])
-        ns.drop_capabilities()
+        ns.drop_bounding_set()
         os.setresgid(spawn.uid, spawn.uid, spawn.uid)
         os.setresuid(spawn.uid, spawn.uid, spawn.uid)
         ns.prctl(ns.PR_SET_DUMPABLE, 1)  # /proc/self stays readable for honest code; there is nothing secret in it
+    else:
+        with suppress(OSError):
+            ns.drop_bounding_set()
+            ns.clear_capabilities()
     ns.prctl(ns.PR_SET_NO_NEW_PRIVS, 1)
-    os.environ.update(HOME=f"{SCRATCH}/home", TMPDIR=f"{SCRATCH}/tmp", XDG_CACHE_HOME=f"{SCRATCH}/cache")
-    os.chdir(f"{SCRATCH}/home")
+    with suppress(OSError):
+        seccomp.install()
+    os.environ.update(private_environment(scratch))
+    os.chdir(f"{scratch}/home")
+
+
+def may_change_user(uid: int) -> bool:
+    return os.geteuid() == 0 and ns.is_mapped(uid)
+
+
+def private_environment(scratch: str) -> dict[str, str]:
+    """Every place that a candidate's libraries write to is its own."""
+    return {
+        "HOME": f"{scratch}/home",
+        "TMPDIR": f"{scratch}/tmp",
+        "XDG_CACHE_HOME": f"{scratch}/cache",
+        "TORCHINDUCTOR_CACHE_DIR": f"{scratch}/cache/inductor",
+        "TRITON_CACHE_DIR": f"{scratch}/cache/triton",
+        "TRITON_HOME": f"{scratch}/home",
+        "TORCH_EXTENSIONS_DIR": f"{scratch}/cache/extensions",
+        "CUDA_CACHE_PATH": f"{scratch}/cache/cuda",
+        "NUMBA_CACHE_DIR": f"{scratch}/cache/numba",
+        "MPLCONFIGDIR": f"{scratch}/cache/matplotlib",
+    }
 
 
 def _limit(kind: int, value: int) -> None:

@@ -6,8 +6,10 @@ Every function reports failure as ``OSError``; callers decide whether a layer ma
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
+import struct
 from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
@@ -55,6 +57,10 @@ def umount(target: str) -> None:
 
 def prctl(option: int, value: int = 0) -> None:
     _check(_libc.prctl(option, value, 0, 0, 0), "prctl")
+
+
+def prctl_pointer(option: int, value: int, address: int) -> None:
+    _check(_libc.prctl(option, value, address, 0, 0), "prctl")
 
 
 def die_with_parent(parent: int) -> None:
@@ -115,8 +121,26 @@ def read_memory(pid: int, source: int, target: int, size: int) -> int:
     return done
 
 
-def drop_capabilities() -> None:
-    """Empties the bounding set, so that no later exec can regain a capability."""
+def drop_bounding_set() -> None:
+    """No later exec can regain a capability."""
     for capability in range(64):
         if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break
+
+
+def clear_capabilities() -> None:
+    """Empties the effective, permitted and inheritable sets (``capset`` version 3)."""
+    header = struct.pack("<Ii", 0x20080522, 0)
+    number = {"x86_64": 126, "aarch64": 91}.get(os.uname().machine)
+    if number is None:
+        raise OSError(errno.ENOSYS, "capset: unknown machine")
+    _check(_libc.syscall(ctypes.c_long(number), header, bytes(24)), "capset")
+
+
+def is_mapped(uid: int) -> bool:
+    """Whether this user namespace knows ``uid`` (an unprivileged one maps only our own)."""
+    for line in Path("/proc/self/uid_map").read_text().splitlines():
+        first, _, count = (int(word) for word in line.split())
+        if first <= uid < first + count:
+            return True
+    return False

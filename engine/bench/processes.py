@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,10 +49,11 @@ class Helper:
         readable: Sequence[str] = (),
         writable: Sequence[str] = (),
         cores: Sequence[int] = (),
+        extra_env: Mapping[str, str] | None = None,
     ) -> Helper:
         ours, theirs = socket.socketpair()
         log = scratch / f"{name}.log"
-        env = environment(device, threads)
+        env = {**environment(device, threads), **(extra_env or {})}
         argv = command(
             sandbox,
             f"engine.bench.{name}",

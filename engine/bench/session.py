@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import hashlib
 import os
+import platform
 import secrets
 from pathlib import Path
 
 import msgspec
 
 from engine.bench import judge_wire as jw
-from engine.bench import wire
+from engine.bench import compile_cache, wire
 from engine.bench.machine import Cores, memory_limit
 from engine.bench.processes import Child, Helper, JudgeClient, Zygote
 from engine.bench.overhead import Overhead
@@ -20,7 +22,8 @@ from engine.bench.sandbox import choose_sandbox
 from engine.bench.unlisted import unlisted_workload
 from engine.problems.load import problem_to_json
 from engine.problems.model import Problem
-from engine.problems.solution import Solution
+from engine.paths import cache_dir
+from engine.problems.solution import Solution, solution_sha
 
 SLOTS = 8  # calls of one block, at most
 _ARENA_BYTES = 512 << 20  # per side and direction; larger problems get fewer slots
@@ -48,6 +51,12 @@ def _memory(name: str, size: int) -> int:
     return fd
 
 
+def compile_cache_dir() -> Path:
+    folder = cache_dir() / "compile"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder.resolve()
+
+
 class Session:
     """The live processes behind a bench. ``open`` raises :class:`engine.errors.Fault`."""
 
@@ -66,18 +75,34 @@ class Session:
         self.specs: list[wire.WorkloadSpec] = []
         self.slots: list[int] = []
         self.layers: dict[str, str] = dict(self.sandbox.layers)
-        self._sides: dict[int, Side] = {}
+        self._sides: list[Side] = []
+        self._free: list[Side] = []
         self._next_uid = secrets.randbelow(_UIDS)
         self._opened = False
+        self._opening = asyncio.Lock()
 
     async def open(self) -> None:
-        if self._opened:
-            return
+        """Starts judge and zygote, once."""
+        async with self._opening:
+            if not self._opened:
+                await self._open()
+                self._opened = True
+
+    async def _open(self) -> None:
         self.scratch.mkdir(parents=True, exist_ok=True)
         reads = [self.problem.root] if self.problem.root else []
         start = Helper.start
+        caches = compile_cache_dir()
         zygote, judge = await asyncio.gather(
-            start("zygote", self.sandbox, self.scratch, device=self.device, cores=self.cores.work),
+            start(
+                "zygote",
+                self.sandbox,
+                self.scratch,
+                device=self.device,
+                cores=self.cores.work,
+                writable=[str(caches)],
+                extra_env={compile_cache.MOUNT: str(caches)},
+            ),
             start(
                 "judge",
                 self.sandbox,
@@ -103,20 +128,33 @@ class Session:
         self.slots = [
             max(2, min(SLOTS, _ARENA_BYTES // max(spec.input_stride, spec.output_stride))) for spec in self.specs
         ]
-        self._opened = True
 
-    async def side(self, number: int) -> Side:
-        """The arenas of one role, mapped by the judge on first use."""
-        if number not in self._sides:
-            pairs = list(zip(self.specs, self.slots, strict=True))
-            input_bytes = max(spec.input_stride * slots for spec, slots in pairs)
-            output_bytes = max(spec.output_stride * slots for spec, slots in pairs)
-            side = Side(number, input_bytes, output_bytes)
-            await self.judge.attach(number, side.fds, input_bytes, output_bytes)
-            self._sides[number] = side
-        return self._sides[number]
+    async def take_side(self) -> Side:
+        """Arenas for one more candidate process; given back with :meth:`return_side` and then reused."""
+        if self._free:
+            return self._free.pop()
+        pairs = list(zip(self.specs, self.slots, strict=True))
+        input_bytes = max(spec.input_stride * slots for spec, slots in pairs)
+        output_bytes = max(spec.output_stride * slots for spec, slots in pairs)
+        side = Side(len(self._sides), input_bytes, output_bytes)
+        self._sides.append(side)
+        await self.judge.attach(side.number, side.fds, input_bytes, output_bytes)
+        return side
 
-    async def spawn(self, side: Side) -> Child:
+    def return_side(self, side: Side) -> None:
+        self._free.append(side)
+
+    def cache_key(self, solution: Solution) -> str:
+        """What a compiled artefact depends on: sources and options, versions, device."""
+        facts = (
+            solution_sha(solution),
+            sorted(self.zygote.ready.versions.items()),
+            self.device,
+            platform.machine(),
+        )
+        return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]
+
+    async def spawn(self, side: Side, solution: Solution) -> Child:
         self._next_uid = (self._next_uid + 1) % _UIDS
         request = wire.Spawn(
             child=0,
@@ -127,6 +165,8 @@ class Session:
             output_bytes=side.output_bytes,
             keeper_cores=self.cores.work,
             child_cores=self.cores.work,
+            cache=self.cache_key(solution),
+            fallback_scratch=f"/tmp/kernelarc-{os.getpid()}" if self.sandbox.kind != "none" else str(self.scratch),
         )
         return await self.zygote.spawn(request, side.fds)
 
@@ -146,6 +186,7 @@ class Session:
             return
         self._opened = False
         await asyncio.gather(self.zygote.stop(), self.judge.helper.stop())
-        for side in self._sides.values():
+        for side in self._sides:
             side.close()
         self._sides.clear()
+        self._free.clear()

@@ -80,8 +80,8 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
     output_bytes: int
     keeper_cores: list[int]
     child_cores: list[int]
-    cache: str = ""  # folder inside the sandbox, bound for this child only
-    cache_writable: bool = False
+    cache: str = ""  # key of this source's compile cache
+    fallback_scratch: str = ""  # where the child's folders go if it cannot have a /tmp of its own
 
 
 class Kill(msgspec.Struct, frozen=True, tag=True):
@@ -143,6 +143,10 @@ class Collect(msgspec.Struct, frozen=True, tag=True):
     calls: list[tuple[int, int]]
 
 
+class SaveCache(msgspec.Struct, frozen=True, tag=True):
+    """The compile phase is over: keep what the child compiled for later processes of the same source."""
+
+
 class Affinity(msgspec.Struct, frozen=True, tag=True):
     cores: list[int]
 
@@ -165,7 +169,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
 
 FromEngine = Spawn | Kill
 FromZygote = Ready | Spawned | Exited
-ToKeeper = Load | Run | Collect | Affinity
+ToKeeper = Load | Run | Collect | SaveCache | Affinity
 
 # -- the candidate's one message ----------------------------------------------------------------------------------
 

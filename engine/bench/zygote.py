@@ -24,8 +24,8 @@ from typing import NoReturn
 import msgspec
 
 from engine.bench import namespaces as ns
-from engine.bench import wire
-from engine.bench.keeper import Keeper, confine, private_folders, private_mounts
+from engine.bench import compile_cache, wire
+from engine.bench.keeper import SCRATCH, Keeper, confine, may_change_user, private_folders, private_mounts
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -162,23 +162,31 @@ def keep(request: wire.Spawn, fds: list[int], *, alone: bool) -> NoReturn:
         if request.keeper_cores:
             with suppress(OSError):
                 os.sched_setaffinity(0, request.keeper_cores)
+        caches = compile_cache.Store.open(request.cache)
         layers = {"pid-namespace": "on" if alone else "off: the kernel refused one"}
         if alone:
             layers |= private_mounts(request)
         else:
             ns.prctl(ns.PR_SET_CHILD_SUBREAPER, 1)
-        private_folders(request.uid)
+        private = layers.get("private-tmp") == "on"
+        scratch = SCRATCH if private else f"{request.fallback_scratch}/{request.child}"
+        private_folders(scratch, request.uid)
+        if caches is not None:
+            caches.restore(f"{scratch}/cache", request.uid if may_change_user(request.uid) else -1)
         ours, theirs = socket.socketpair()
         child = os.fork()
         if child == 0:
-            _candidate(request, theirs, output, input_fd, output_fd)
+            _candidate(request, theirs, output, input_fd, output_fd, scratch)
         theirs.close()
         arena = mmap.mmap(output_fd, request.output_bytes, mmap.MAP_SHARED)
         for fd in (output, input_fd, output_fd):
             os.close(fd)
         ns.prctl(ns.PR_SET_DUMPABLE, 0)
-        Keeper(child, ours, socket.socket(fileno=control_fd), request, layers, alone=alone, outputs=arena).serve()
-    except BaseException:
+        control = socket.socket(fileno=control_fd)
+        Keeper(
+            child, ours, control, request, layers, alone=alone, outputs=arena, scratch=scratch, caches=caches
+        ).serve()
+    except BaseException:  # noqa: BLE001  a fork must never unwind into the zygote's own code
         # Our own fault: the engine finds it at the end of the zygote's log.
         traceback.print_exc()
     finally:
@@ -186,7 +194,7 @@ def keep(request: wire.Spawn, fds: list[int], *, alone: bool) -> NoReturn:
 
 
 def _candidate(
-    request: wire.Spawn, channel: socket.socket, output: int, input_fd: int, output_fd: int
+    request: wire.Spawn, channel: socket.socket, output: int, input_fd: int, output_fd: int, scratch: str
 ) -> NoReturn:
     try:
         from engine.bench import harness
@@ -194,14 +202,14 @@ def _candidate(
         if request.child_cores:
             with suppress(OSError):
                 os.sched_setaffinity(0, request.child_cores)
-        confine(request, {channel.fileno(), input_fd, output_fd}, output)
+        confine(request, {channel.fileno(), input_fd, output_fd}, output, scratch)
         inputs = harness.Arena(input_fd, request.input_bytes)
         outputs = harness.Arena(output_fd, request.output_bytes)
         os.close(input_fd)
         os.close(output_fd)
         gc.unfreeze()
-        harness.serve(channel, inputs, outputs)
-    except BaseException:
+        harness.serve(channel, inputs, outputs, f"{scratch}/src")
+    except BaseException:  # noqa: BLE001  a fork must never unwind into the zygote's own code
         traceback.print_exc()
     finally:
         os._exit(70)

@@ -1,0 +1,98 @@
+"""What one source compiled, kept for later processes of the same source and for nobody else.
+
+A child compiles into its own private folder. When the compile phase is over, the keeper (not the candidate)
+copies that folder into the store under the source's key; later children of that key start from a private copy.
+So nothing is ever shared between sources, and nothing that runs after the compile phase can change what a later
+process is given. The store lies under the state directory and is mounted into the zygote's sandbox only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+MOUNT = "KERNELARC_COMPILE_CACHE"  # environment variable of the zygote: where the store is inside the sandbox
+MAX_BYTES = 256 << 20
+MAX_FILES = 20_000
+_KEY = re.compile(r"[0-9a-f]{16,64}")
+
+
+class Store:
+    """The entry of one key, reached through a descriptor that stays valid when the mount is hidden."""
+
+    def __init__(self, root: int, key: str) -> None:
+        self._root, self._key = root, key
+
+    @classmethod
+    def open(cls, key: str) -> Store | None:
+        folder = os.environ.get(MOUNT, "")
+        if not folder or not _KEY.fullmatch(key):
+            return None
+        try:
+            return cls(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), key)
+        except OSError:
+            return None
+
+    def _path(self, name: str) -> Path:
+        return Path(f"/proc/self/fd/{self._root}/{name}")
+
+    def restore(self, target: str, uid: int) -> None:
+        """Fills a child's cache folder from the store. ``uid`` ≥ 0: who owns the copies."""
+        source = self._path(self._key)
+        if not source.is_dir():
+            return
+        copied = copy_regular(source, Path(target))
+        if uid >= 0:
+            for path in copied:
+                os.chown(path, uid, uid, follow_symlinks=False)
+
+    def save(self, source: str) -> str:
+        """Keeps a child's cache folder under the key unless there is one already; says what was done."""
+        if self._path(self._key).is_dir():
+            return "present"
+        if not any(Path(source).iterdir()):
+            return "empty"
+        temporary = self._path(f".{self._key}.{secrets.token_hex(4)}")
+        try:
+            copy_regular(Path(source), temporary)
+            temporary.rename(self._path(self._key))
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            return f"not kept: {error}"
+        return "kept"
+
+
+def copy_regular(source: Path, target: Path) -> list[Path]:
+    """Copies folders and regular files, never following a link. Raises ``OSError`` beyond the size limits."""
+    made: list[Path] = []
+    total = 0
+    target.mkdir(mode=0o755, exist_ok=True)
+    for folder, names, files in os.walk(source):
+        here = target / Path(folder).relative_to(source)
+        for name in names:
+            with suppress(FileExistsError):
+                (here / name).mkdir(mode=0o755)
+            made.append(here / name)
+        for name in files:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            try:
+                fd = os.open(Path(folder) / name, flags)
+            except OSError:
+                continue
+            with os.fdopen(fd, "rb") as reader:
+                info = os.fstat(fd)
+                if not stat.S_ISREG(info.st_mode):
+                    continue
+                total += info.st_size
+                if total > MAX_BYTES or len(made) > MAX_FILES:
+                    raise OSError(f"a compile cache beyond {MAX_BYTES >> 20} MiB or {MAX_FILES} files")
+                with (here / name).open("wb") as writer:
+                    shutil.copyfileobj(reader, writer)
+            (here / name).chmod(0o755 if info.st_mode & 0o100 else 0o644)
+            made.append(here / name)
+    return made
