@@ -21,7 +21,16 @@ from engine.guard.plateau import draft_due
 from engine.guard.plateau import mode as plateau_mode
 from engine.guard.stop import Stop, stop_reason
 from engine.memory import recall
-from engine.proposers.base import BudgetSpent, Context, Exhausted, Proposal, Proposer, ProposerError, UnusableReply
+from engine.proposers.base import (
+    BudgetSpent,
+    Choosy,
+    Context,
+    Exhausted,
+    Proposal,
+    Proposer,
+    ProposerError,
+    UnusableReply,
+)
 from engine.records import AgentState as Live
 from engine.records import Mode, Outcome, StopReason, Usage
 from engine.session import AgentControl, Session
@@ -33,7 +42,7 @@ ERROR_LIMIT = 500
 
 @dataclass
 class Agent:
-    """``eligible`` are the strategies it may use, in the skills' order of promise; ``served`` narrows them."""
+    """``eligible`` are the strategies it may use, in the skills' order of promise."""
 
     session: Session
     control: AgentControl
@@ -49,6 +58,8 @@ class Agent:
 
     async def run(self) -> Stop:
         """Propose until stopped; says why. Cancelling it stops at once and loses the candidate in flight."""
+        if isinstance(self.proposer, Choosy):
+            self.eligible = await self.proposer.strategies(self.eligible) or self.eligible
         while True:
             await self._while_paused()
             stop = self._stop()

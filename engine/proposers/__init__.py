@@ -22,7 +22,7 @@ def build_proposer(session: Session, control: AgentControl) -> Proposer:
         case "recipes":
             from engine.proposers.recipes import RecipeProposer
 
-            return RecipeProposer.of(session)
+            return RecipeProposer(session)
         case "replay":
             from engine.proposers.replay import ReplayProposer, lines_for
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -156,3 +157,12 @@ class Proposer(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Choosy(Protocol):
+    """A proposer that cannot serve every eligible strategy."""
+
+    async def strategies(self, eligible: Sequence[str]) -> tuple[str, ...]:
+        """Those of ``eligible`` that it can serve for its problem; empty means that it does not care."""
+        ...

@@ -12,7 +12,7 @@ from typing import Any
 from engine.recipes.rules.attention import sdpa
 from engine.recipes.rules.gemm import gemm_torch
 from engine.recipes.rules.reference import wrapped_reference
-from engine.recipes.rules.rowwise import rows_torch
+from engine.recipes.rules.rowwise import rows_torch, rows_triton
 from engine.recipes.subject import Subject
 
 Rule = Callable[[Subject, Mapping[str, Any]], dict[str, Any]]
@@ -22,4 +22,5 @@ RULES: dict[str, Rule] = {
     "gemm-torch": gemm_torch,
     "sdpa": sdpa,
     "rows-torch": rows_torch,
+    "rows-triton": rows_triton,
 }

@@ -1,0 +1,7 @@
+"""The offline proposer: recipes that fit the problem, their parameters searched by a seeded optimizer."""
+
+from __future__ import annotations
+
+from engine.proposers.recipes.proposer import RecipeProposer
+
+__all__ = ["RecipeProposer"]

@@ -1,0 +1,137 @@
+"""The recipe proposer: picks a recipe, then a point of its space that nobody in the campaign has tried."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from engine.problems.solution import Solution, solution_sha
+from engine.proposers.base import Context, Exhausted, LiveSink, Proposal, UnusableReply
+from engine.proposers.recipes.choice import RECIPE, Option, ordered
+from engine.proposers.recipes.search import Observed, Point, observed, points
+from engine.recipes.match import Fit, match_all
+from engine.recipes.model import load_recipes
+from engine.recipes.render import describe, render
+from engine.recipes.tracing import prepare
+from engine.records import AgentState, Evaluation, Mode, Outcome
+
+if TYPE_CHECKING:
+    from engine.session import Session
+    from engine.store.writer import StoreWriter
+
+_fits: WeakKeyDictionary[StoreWriter, asyncio.Task[dict[str, Fit]]] = WeakKeyDictionary()
+
+
+class RecipeProposer:
+    """One offline agent. Its whole state is the history in each :class:`Context`."""
+
+    name = "recipes"
+    model: str | None = None
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def strategies(self, eligible: Sequence[str]) -> tuple[str, ...]:
+        """Those of ``eligible`` that carry a recipe for this problem."""
+        skills = {fit.recipe.skill for fit in (await self._recipes()).values()}
+        return tuple(name for name in eligible if name in skills)
+
+    async def propose(self, context: Context, live: LiveSink) -> Proposal | UnusableReply:
+        """The first new point of the first recipe that has one. Raises :class:`Exhausted` when none has."""
+        live.state(AgentState.PROPOSING, "matching recipes")
+        fits = await self._recipes()
+        live.state(AgentState.PROPOSING, f"{len(fits)} recipes fit")
+        return await asyncio.to_thread(proposal_for, context, fits)
+
+    async def judged(
+        self, proposal: Proposal, outcome: Outcome, evaluation: Evaluation | None, reason: str
+    ) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+    async def _recipes(self) -> dict[str, Fit]:
+        """Found once per engine, by whichever agent asks first."""
+        task = _fits.get(self._session.writer)
+        if task is None or task.cancelled():
+            task = asyncio.ensure_future(fitting(self._session))
+            _fits[self._session.writer] = task
+        return await asyncio.shield(task)
+
+
+async def fitting(session: Session) -> dict[str, Fit]:
+    """The recipes that fit the campaign's problem, by name."""
+    subject = await prepare(session.problem, session.bench.device, session.kernel_type)
+    recipes, _ = await asyncio.to_thread(load_recipes, session.skills)
+    fits, _ = await asyncio.to_thread(match_all, recipes, subject)
+    return {fit.recipe.name: fit for fit in fits}
+
+
+def proposal_for(context: Context, fits: dict[str, Fit]) -> Proposal:
+    """What to try at ``context.position``: decided by the context alone. Imports optuna once it has data.
+
+    Raises:
+        Exhausted: every point of every fitting recipe was tried, or none fits.
+    """
+    rng = random.Random(f"recipes/{context.seed}/{context.agent}/{context.position}")
+    options = [
+        Option(
+            name=fit.recipe.name, skill=fit.recipe.skill, family=fit.recipe.file.family, cost=fit.recipe.file.cost
+        )
+        for fit in fits.values()
+    ]
+    order = ordered(
+        options,
+        context.history,
+        strategy=context.strategy,
+        mode=context.mode,
+        ordinal=context.ordinal,
+        rng=rng,
+        wins=context.wins,
+        traps=context.traps,
+    )
+    for option in order:
+        found = _new_point(context, fits[option.name], rng)
+        if found is not None:
+            return _proposal(fits[option.name], *found)
+    what = f"{len(fits)} recipes have no point left" if fits else "no recipe fits this problem"
+    raise Exhausted(what)
+
+
+def _new_point(context: Context, fit: Fit, rng: random.Random) -> tuple[Point, Solution] | None:
+    """The first point whose source is new to the campaign."""
+    seen = observed(fit.recipe.file, context.history) + _from_siblings(context, fit)
+    seed = int.from_bytes(hashlib.sha256(f"{rng.random()}/{fit.recipe.name}".encode()).digest()[:4], "big")
+    local = context.mode is Mode.REFINE and context.position % 2 == 0
+    for point in points(fit.recipe.file, fit.facts, seen, seed=seed, local=local):
+        solution = render(fit, point)
+        if solution_sha(solution) not in context.taken:
+            return point, solution
+    return None
+
+
+def _from_siblings(context: Context, fit: Fit) -> list[Observed]:
+    """Faster siblings' points of the same recipe: read, never written."""
+    return [
+        Observed(point=sibling.parameters, latency_ms=sibling.latency_ms)
+        for sibling in context.siblings
+        if sibling.parameters.get(RECIPE) == fit.recipe.name
+    ]
+
+
+def _proposal(fit: Fit, point: Point, solution: Solution) -> Proposal:
+    hypothesis, predicted = describe(fit, point)
+    return Proposal(
+        solution=solution,
+        strategy=fit.recipe.skill,
+        family=fit.recipe.file.family,
+        hypothesis=hypothesis,
+        predicted_change=predicted,
+        reflection=hypothesis,
+        parameters={RECIPE: fit.recipe.name, **point},
+    )

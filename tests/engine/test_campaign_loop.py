@@ -1,0 +1,194 @@
+"""A campaign from its first measurement to its end: budgets, outcomes, plateau, drafts, ERRORs, crashes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from stub_proposer import ProposerError, in_order, slowly_better
+
+from engine.guard.stop import split_budget
+from engine.proposers.base import UnusableReply
+from engine.records import CampaignState, Mode, StopReason
+from engine.store import events as ev
+
+
+async def test_every_reply_takes_one_position_and_the_budget_ends_the_campaign(lab) -> None:
+    script = in_order(["ms=0.9", "ms=0.905", "ms=1.5", "fail=wrong.numerical", "reject=gate.custom", "ms=0.7"])
+    campaign = lab(script, candidates=6)
+    summary = await campaign.run()
+    assert campaign.outcomes() == ["KEEP", "ACCEPT", "REVERT", "REVERT", "REJECT", "KEEP"]
+    assert (summary.state, summary.stop_reason) == (CampaignState.FINISHED, StopReason.CANDIDATES)
+    assert summary.candidates == 6
+    assert [e.position for e in campaign.events(ev.Verdict)] == [1, 2, 3, 4, 5, 6]
+    assert [e.r for e in campaign.events(ev.Verdict)] == [0, 1, 2, 3, 3, 0]
+    assert summary.best_ms == pytest.approx(0.7)
+
+
+async def test_the_budget_is_split_evenly_with_the_remainder_to_the_first(lab) -> None:
+    campaign = lab(slowly_better, candidates=11, agents=3, config="multi-bounded")
+    summary = await campaign.run()
+    assert [agent.candidates for agent in summary.agents.values()] == [4, 4, 3] == split_budget(11, 3)
+    assert summary.candidates == 11
+    with campaign.reader() as reader:
+        assert [row.number for row in reader.candidates_after(0, 100)] == list(range(1, 12))
+
+
+async def test_the_reference_is_measured_once_and_the_search_starts_from_it(lab) -> None:
+    campaign = lab(slowly_better, candidates=2)
+    await campaign.run()
+    assert campaign.bench.measured == 1
+    assert campaign.contexts[0].base.number == 0
+    assert "def run" in campaign.contexts[0].base.solution.entry_source
+    assert campaign.bench.closed
+
+
+async def test_a_keep_needs_its_confirmation(lab) -> None:
+    campaign = lab(in_order(["ms=0.5 unconfirmed", "ms=0.6"]), candidates=2)
+    await campaign.run()
+    first, second = campaign.events(ev.Verdict)
+    assert (first.outcome, first.reason) == ("ACCEPT", "keep.unconfirmed")
+    assert second.outcome == "KEEP" and second.speedup == pytest.approx(1 / 0.6)
+
+
+async def test_the_plateau_opens_a_draft_line_of_three_tries(lab) -> None:
+    replies = ["ms=0.8"] + ["ms=1.2"] * 4 + ["ms=0.95", "fail=crash.signal", "ms=1.1"] + ["ms=1.3"] * 5
+    campaign = lab(
+        in_order([f"{r} n={i}" for i, r in enumerate(replies)]), draft_after=4, stop_after=10, candidates=40
+    )
+    summary = await campaign.run()
+    modes = [context.mode for context in campaign.contexts]
+    assert modes[:5] == [Mode.REFINE] * 5 and modes[5:8] == [Mode.DRAFT] * 3 and modes[8] is Mode.REFINE
+    bases = [context.base.number for context in campaign.contexts]
+    assert bases[5:8] == [1, 6, 6], "the line builds on its own last correct candidate, even a slower one"
+    assert bases[8] == 1
+    opened, closed = campaign.events(ev.DraftLineOpened), campaign.events(ev.DraftLineClosed)
+    assert len(opened) >= 1 and closed[0].kept is False
+    assert summary.stop_reason is StopReason.PLATEAU
+    assert summary.agents["1"].r == 10
+
+
+async def test_the_target_ends_the_campaign_for_everybody(lab) -> None:
+    campaign = lab(
+        lambda c: "ms=0.45" if c.agent == "2" and c.position == 2 else "ms=1.3",
+        agents=2,
+        candidates=100,
+        target_speedup=2.0,
+        stop_after=90,
+        draft_after=80,
+        delay_s=0.01,
+    )
+    summary = await campaign.run()
+    assert summary.stop_reason is StopReason.TARGET
+    assert {agent.stopped for agent in summary.agents.values()} == {StopReason.TARGET}
+    assert summary.best_speedup == pytest.approx(1 / 0.45)
+
+
+async def test_time_ends_the_campaign(lab) -> None:
+    campaign = lab(
+        slowly_better, candidates=None, minutes=0.4 / 60, delay_s=0.02, stop_after=10_000, draft_after=5000
+    )
+    summary = await asyncio.wait_for(campaign.run(), 10)
+    assert summary.stop_reason is StopReason.TIME
+
+
+async def test_an_identical_source_is_a_reject_that_names_the_first(lab) -> None:
+    from stub_proposer import source_of
+
+    from engine.proposers.base import Proposal
+
+    class Same:
+        name, model = "stub", None
+
+        async def propose(self, context, live):
+            solution = source_of(context, "ms=0.9")
+            text = solution.entry_source.replace(f"candidate {context.agent}.{context.position}", "candidate")
+            from engine.problems.solution_io import solution_from_source
+
+            return Proposal(
+                solution=solution_from_source(text, context.problem, name="same"), strategy="s", family="f"
+            )
+
+        async def judged(self, *args): ...
+
+        async def close(self): ...
+
+    campaign = lab(slowly_better, candidates=3)
+    campaign._build = lambda session, control: Same()
+    await campaign.run()
+    assert campaign.outcomes() == ["KEEP", "REJECT", "REJECT"]
+    second = campaign.events(ev.Verdict)[1]
+    assert second.reason == "gate.duplicate" and "#1" in second.detail
+    assert campaign.bench.calls == 2, "only the first was benched: once, and once to confirm"
+
+
+async def test_an_unusable_reply_is_a_reject_with_its_own_reason(lab) -> None:
+    reply = UnusableReply(reason="reply.no-code", detail="no fence", strategy="operator-fusion", reply="sorry")
+    campaign = lab(in_order([reply, "ms=0.9"]), candidates=2)
+    summary = await campaign.run()
+    assert campaign.outcomes() == ["REJECT", "KEEP"]
+    assert summary.agents["1"].candidates == 2
+    with campaign.reader() as reader:
+        row = reader.candidate(1)
+        assert row.reason == "reply.no-code" and row.solution is None
+        assert reader.reply(1) == "sorry"
+
+
+async def test_errors_take_no_position_and_the_fifth_in_a_row_pauses_the_agent(lab, monkeypatch) -> None:
+    monkeypatch.setattr("engine.agent.backoff_s", lambda streak: 0.0)
+    calls: list[int] = []
+
+    def script(context):
+        calls.append(context.position)
+        if context.agent == "1" and len([c for c in calls if c == 1]) > 0 and context.position == 2:
+            return ProposerError("model.refused", "connection refused")
+        return f"ms=1.{context.position}"
+
+    campaign = lab(script, agents=2, candidates=8, config="multi-bounded")
+    summary = await campaign.run(end_when_stuck=True)
+    first, second = summary.agents["1"], summary.agents["2"]
+    assert (first.candidates, first.errors, first.r) == (1, 5, 1)
+    assert second.candidates == 4 and second.stopped is StopReason.CANDIDATES
+    paused = campaign.events(ev.AgentPaused)
+    assert len(paused) == 1 and paused[0].by == "errors" and "connection refused" in paused[0].why
+    assert [e.streak for e in campaign.events(ev.CandidateError)] == [1, 2, 3, 4, 5]
+    assert summary.stop_reason is StopReason.FAULT
+
+
+async def test_a_fault_of_the_bench_is_an_error_and_the_position_is_used_again(lab, monkeypatch) -> None:
+    monkeypatch.setattr("engine.agent.backoff_s", lambda streak: 0.0)
+    tries: list[int] = []
+
+    def script(context):
+        tries.append(context.position)
+        return "error=fault.device" if len(tries) <= 2 else f"ms=0.{9 - context.position}"
+
+    campaign = lab(script, candidates=3)
+    summary = await campaign.run()
+    assert tries == [1, 1, 1, 2, 3]
+    assert summary.candidates == 3 and summary.errors == 2
+    assert summary.agents["1"].error_streak == 0
+
+
+async def test_a_crashed_agent_restarts_and_the_breaker_opens_at_the_third(lab) -> None:
+    campaign = lab(in_order(["ms=0.9", RuntimeError("boom \x1b[31m")]), candidates=5)
+    task = campaign.start()
+    summary = await campaign.until(lambda s: bool(s.agents and s.agents["1"].paused))
+    assert "boom" in summary.agents["1"].paused and "\x1b" not in summary.agents["1"].paused
+    assert len(campaign.events(ev.AgentRestarted)) == 2
+    assert any(note.code == "breaker.open" for note in summary.attention)
+    async with asyncio.timeout(5):
+        while campaign.live("1").state != "broken":
+            await asyncio.sleep(0.05)
+    answer = await campaign.order("stop")
+    assert answer.ok
+    summary = await task
+    assert summary.state is CampaignState.STOPPED and summary.candidates == 1
+
+
+async def test_an_agent_that_the_guard_stopped_is_never_restarted(lab) -> None:
+    campaign = lab(lambda c: f"ms=1.{c.position:03d}", draft_after=1, stop_after=4, candidates=30, agents=2)
+    summary = await campaign.run()
+    assert {a.stopped for a in summary.agents.values()} == {StopReason.PLATEAU}
+    assert summary.stop_reason is StopReason.PLATEAU
+    assert not campaign.events(ev.AgentRestarted)
