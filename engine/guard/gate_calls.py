@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _LOOKUPS = frozenset({"__getattribute__", "__getattr__"})
 _SETTERS = frozenset({"__setattr__", "__delattr__"})
+_FX_METHODS = frozenset({"placeholder", "create_node", "call_method", "call_module", "get_attr", "create_arg"})
 _PATH_METHODS = frozenset({"unlink", "mkdir", "touch", "rmdir", "chmod", "makedirs"})
 
 
@@ -72,6 +73,8 @@ def _method(scan: Scan, node: ast.Call, function: ast.Attribute, scope: Scope) -
             scan.add(node, ("gate.forbidden-call", ".system() runs a command"))
     elif name in _PATH_METHODS and scan.imported & {"pathlib", "pathlib.Path", "pathlib.PosixPath"}:
         scan.add(node, ("gate.forbidden-call", f".{name}() changes files"))
+    elif name in _FX_METHODS:
+        _fx_target(scan, node, scope)
     elif name == "join" and given and isinstance(function.value, ast.Constant):
         scan.composed(node, scope)
     elif name in ("get", "setdefault", "pop") and given:
@@ -79,6 +82,14 @@ def _method(scan: Scan, node: ast.Call, function: ast.Attribute, scope: Scope) -
         text = scan.text(given[0], scope)
         if text is not None and text.startswith("__"):
             scan.add(node, rules.refuse_attribute(text))
+
+
+def _fx_target(scan: Scan, node: ast.Call, scope: Scope) -> None:
+    """torch.fx pastes targets and names into the source that it generates and runs."""
+    for argument in (*node.args, *(k.value for k in node.keywords)):
+        text = scan.text(argument, scope)
+        if text is not None and not all(part.isidentifier() or part.isdigit() for part in text.split(".")):
+            scan.add(node, ("gate.obfuscation", f"{text[:60]!r} becomes generated code; use a plain name"))
 
 
 def _known(scan: Scan, node: ast.Call, target: str, scope: Scope) -> None:

@@ -20,12 +20,14 @@ _MAX_FOLD = 4096
 class Scope:
     """A module, function, class or comprehension scope. ``values``: name → expressions assigned to it."""
 
-    __slots__ = ("imports", "kind", "names", "outer", "parent", "values")
+    __slots__ = ("imports", "kind", "modules", "names", "outer", "parameters", "parent", "values")
 
     def __init__(self, parent: Scope | None, kind: str = "function") -> None:
         self.parent, self.kind = parent, kind  # module | function | class | comprehension
         self.names: set[str] = set()
         self.outer: set[str] = set()  # declared global or nonlocal here
+        self.parameters: set[str] = set()
+        self.modules: set[str] = set()  # imported by name as modules
         self.imports: dict[str, set[str]] = {}
         self.values: dict[str, list[ast.expr]] = {}
 
@@ -60,6 +62,10 @@ class Scope:
                 if scope.kind in ("function", "comprehension"):
                     return
             scope = scope.parent
+
+    def is_given(self, name: str) -> bool:
+        """Whether ``name`` is a parameter: its value comes from outside."""
+        return any(name in scope.parameters for scope in self.owners(name))
 
     def is_local(self, name: str) -> bool:
         """Whether ``name`` is certainly a function's own variable here, so never a builtin or an import."""
@@ -334,6 +340,7 @@ def _open_function(
     for arg, key_default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
         inner.bind(arg.arg, key_default)
     every = [*positional, *given.kwonlyargs, *(a for a in (given.vararg, given.kwarg) if a is not None)]
+    inner.parameters.update(arg.arg for arg in every)
     for arg in every:
         inner.bind(arg.arg)
         if arg.annotation is not None:
@@ -351,6 +358,7 @@ def _collect(node: ast.AST, scope: Scope, late: list[tuple[str, ast.expr | None,
         for alias in node.names:
             name = alias.asname or alias.name.partition(".")[0]
             scope.bind_import(name, alias.name if alias.asname else name)
+            scope.modules.add(alias.name if alias.asname else name)
     elif isinstance(node, ast.ImportFrom):
         origin = "" if node.level else f"{node.module or ''}."
         for alias in node.names:

@@ -27,11 +27,7 @@ def refuse_dotted(target: str) -> Refusal | None:
     parts = target.split(".")
     prefixes = [".".join(parts[: i + 1]) for i in range(len(parts))]
     for prefix, part in zip(prefixes[1:], parts[1:], strict=True):
-        if (
-            part.lstrip("_") in TABLES.reexported
-            and prefix not in TABLES.reexport_fine
-            and part not in _own_of(parts[0])
-        ):
+        if part.lstrip("_") in TABLES.reexported and prefix not in TABLES.reexport_fine:
             return "gate.forbidden-name", f"{prefix} is the module {part} reached through another one"
     for prefix in reversed(prefixes):
         if prefix in TABLES.permitted:
@@ -53,12 +49,11 @@ def refuse_dotted(target: str) -> Refusal | None:
     return _refuse_torch(parts) if parts[0] == "torch" else None
 
 
-def _own_of(root: str) -> frozenset[str]:
-    """Members that are really the module's own although a standard module has the same name."""
-    return TABLES.allowed_only.get(root, frozenset())
-
-
 def _refuse_torch(parts: list[str]) -> Refusal | None:
+    if len(parts) > 2 and parts[1] in ("fx", "jit", "utils"):
+        private = next((p for p in parts[2:] if p.startswith("_") and not p.endswith("__")), None)
+        if private is not None and private not in ("_pytree", "_triton", "_config"):
+            return "gate.forbidden-name", f"{'.'.join(parts)} is a private part of torch.{parts[1]}"
     if len(parts) < 3 or not parts[1].startswith("_") or parts[1].startswith("__"):
         return None
     if parts[1] not in TABLES.torch_private:

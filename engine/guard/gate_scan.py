@@ -19,7 +19,18 @@ _NAMESPACES = frozenset({"globals", "locals", "vars"})
 _VALUES_RESTRICTED = frozenset(TABLES.allowed_only) - {"sys.stdout", "sys.stderr", "torch._decomp"}
 _HANDLED_ROLES = frozenset({"alias", "base", "member", "subscripted"})
 _DECODERS = frozenset(
-    {"decode", "fromhex", "unhexlify", "a2b_hex", "a2b_base64", "decompress", "translate", "maketrans", "to_bytes"}
+    {
+        "decode",
+        "fromhex",
+        "unhexlify",
+        "a2b_hex",
+        "a2b_base64",
+        "decompress",
+        "translate",
+        "maketrans",
+        "to_bytes",
+        "__dir__",
+    }
 )
 
 
@@ -38,6 +49,7 @@ class Scan:
         self.resolver = Resolver()
         self.work = AsyncWork()
         self.imported = {t for s in self.scopes.values() for given in s.imports.values() for t in given}
+        self.modules = {t for s in self.scopes.values() for t in s.modules}
         self.handled: set[int] = set()  # calls of globals() and the like that their parent has judged
         self.dynamic: list[tuple[ast.expr, Scope] | None] = []  # computed attribute names
         self.dynamic_line = 0
@@ -114,6 +126,8 @@ class Scan:
             self.add(node, (code, f"{name}: {FORBIDDEN_NAMES[name]}"))
             return
         local = scope.is_local(name)
+        if name in TABLES.exits and role != "handler" and not local:
+            self.add(node, ("gate.forbidden-call", f"{name} would end the process; raise an ordinary exception"))
         if role != "callee" and not local:
             if name in _CALL_ONLY:
                 self.add(node, (_CALL_ONLY[name], f"{name} is used as a value; call it directly"))
@@ -122,7 +136,7 @@ class Scan:
             elif name == "getattr":
                 self.dynamic.append(None)
                 self.dynamic_line = self.dynamic_line or node.lineno
-        if name in ("chr", "bytes", "bytearray"):
+        if name in ("chr", "bytes", "bytearray", "dir"):
             self.decodes = True
         self._use(node, scope, role)
 
@@ -135,7 +149,7 @@ class Scan:
             if target in _VALUES_RESTRICTED:
                 self.add(node, ("gate.forbidden-name", f"{target} is used as a value; name the member you need"))
                 return
-            if target in self.imported and role != "callee":
+            if target in self.modules and role != "callee":
                 self.escaped = True
 
     def _attribute(self, node: ast.Attribute, scope: Scope, branch: int, role: str) -> None:
@@ -218,6 +232,11 @@ class Scan:
         inner = role if isinstance(node, ast.IfExp) and role == "alias" else "value"
         self.extend(ast.iter_child_nodes(node), scope, branch + 1, inner)
 
+    def _handler(self, node: ast.ExceptHandler, scope: Scope, branch: int, role: str) -> None:
+        caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type] if node.type else []
+        self.extend(caught, scope, branch, "handler")
+        self.extend(node.body, scope, branch + 1)
+
     def _compare(self, node: ast.Compare, scope: Scope, branch: int, role: str) -> None:
         self.stack.append((node.left, scope, branch, "value"))
         for operator, right in zip(node.ops, node.comparators, strict=True):
@@ -293,9 +312,6 @@ class Scan:
         self.extend(node.body, self.scopes[id(node)], branch)
 
     def _raise(self, node: ast.Raise, scope: Scope, branch: int, role: str) -> None:
-        raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-        if isinstance(raised, ast.Name) and raised.id in TABLES.exits:
-            self.add(node, ("gate.forbidden-call", f"raises {raised.id}; raise an ordinary exception"))
         self.extend(ast.iter_child_nodes(node), scope, branch, "callee")
 
     def _import(self, node: ast.Import, scope: Scope, branch: int, role: str) -> None:
@@ -364,8 +380,9 @@ def _is_decoded(name: tuple[ast.expr, Scope] | None) -> bool:
         return True
     node, scope = name
     candidates = [node]
-    if isinstance(node, ast.Name):
-        candidates += [value for owner in scope.owners(node.id) for value in owner.values.get(node.id, [])[:16]]
+    for name_node in (part for part in ast.walk(node) if isinstance(part, ast.Name)):
+        for owner in scope.owners(name_node.id):
+            candidates += owner.values.get(name_node.id, [])[:16]
     return any(isinstance(part, ast.Call) for found in candidates for part in ast.walk(found))
 
 
@@ -394,7 +411,7 @@ _VISITORS: dict[type[ast.AST], Callable[[Scan, Any, Scope, int, str], None]] = {
     ast.AsyncWith: Scan._with,
     ast.If: Scan._if,
     ast.IfExp: Scan._branching,
-    ast.ExceptHandler: Scan._branching,
+    ast.ExceptHandler: Scan._handler,
     ast.match_case: Scan._branching,
     ast.Compare: Scan._compare,
     ast.Subscript: Scan._subscript,

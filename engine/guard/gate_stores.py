@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from engine.guard.gate_scan import Scan
 
 
+_OWN = frozenset({"self", "cls", "ctx"})
+
+
 def store(scan: Scan, target: ast.AST, scope: Scope) -> None:
     """Judge an assignment target."""
     if isinstance(target, ast.Attribute):
@@ -40,7 +43,7 @@ def store_named(scan: Scan, node: ast.AST, owner: ast.expr, attribute: str, scop
     targets = scan.dotted(owner, scope)
     for found in targets:
         scan.add(node, rules.refuse_store(found, attribute))
-    if not targets and isinstance(owner, ast.Name) and owner.id not in ("self", "cls", "ctx"):
+    if not targets and isinstance(owner, ast.Name) and scope.is_given(owner.id) and owner.id not in _OWN:
         scan.foreign_stores.append(getattr(node, "lineno", 0))
 
 
