@@ -14,7 +14,7 @@ from engine.config import PRESETS, CampaignConfig
 from engine.errors import BadInput
 from kernelarc_tui.cli.common import CountOrAll, emit_json, json_option
 
-DEMO_PROBLEM = "rmsnorm_residual_f32"
+DEMO_PROBLEM = "rmsnorm_residual_fp32"
 DEMO: dict[str, Any] = {"candidates": 14, "agents": 2, "minutes": 1.25, "device": "cpu", "proposer": ["recipes"]}
 
 
@@ -76,7 +76,7 @@ def run(
     The engine is its own process: closing this terminal or leaving the screen does not stop it.
 
     \b
-    Example: kernelarc run softmax_f32 --agents 2 --candidates 40
+    Example: kernelarc run masked_softmax_attention_fp32 --agents 2 --candidates 40
              kernelarc run ./my_problem --proposer llm --model openai/gpt-5 --max-cost 20
     """
     settings = {key: value for key, value in given.items() if value not in (None, ())}

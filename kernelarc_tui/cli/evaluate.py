@@ -37,7 +37,7 @@ def evaluate(
     Exit code: 0 PASS, 1 FAIL or REJECT, 2 bad input, 3 ERROR (the machine's fault or ours).
 
     \b
-    Example: kernelarc evaluate softmax_f32 kernel.py
+    Example: kernelarc evaluate masked_softmax_attention_fp32 kernel.py
              kernelarc evaluate ./problem a.json b.json --device cuda --json --evidence ./evidence
     """
     from engine.bench.api import EvaluationPlan

@@ -40,7 +40,7 @@ def show(problem: str, as_json: bool) -> None:
     """Show a problem: axes, inputs, outputs, workloads, reference.
 
     \b
-    Example: kernelarc problems show softmax_f32
+    Example: kernelarc problems show masked_softmax_attention_fp32
     """
     from engine.problems.library import find_problem
     from engine.problems.show import problem_text
@@ -85,7 +85,7 @@ def bounds(problem: str, gpu: str, as_json: bool) -> None:
     """Lower bound per workload on a named GPU, from the definition and the traced reference alone.
 
     \b
-    Example: kernelarc problems bounds rmsnorm_f32 --gpu H200
+    Example: kernelarc problems bounds rmsnorm_residual_fp32 --gpu H200
     """
     from engine.hardware.roofline import bounds as compute
     from engine.problems.library import find_problem
