@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from engine.guard import gate_rules as rules
 from engine.guard.gate_async import AsyncWork
 from engine.guard.gate_calls import check_call
+from engine.guard.gate_module import Finding, conclude, is_main_guard
 from engine.guard.gate_names import Resolver, Scope, attribute_chain, build_scopes
 from engine.guard.gate_stores import store
 from engine.guard.gate_tables import FORBIDDEN_NAMES, SENSITIVE, TABLES
@@ -32,12 +33,6 @@ _DECODERS = frozenset(
         "__dir__",
     }
 )
-
-
-class Finding(NamedTuple):
-    line: int
-    code: str
-    what: str
 
 
 class Scan:
@@ -75,7 +70,7 @@ class Scan:
                 visit(self, node, scope, branch, role)
             else:
                 self.extend(ast.iter_child_nodes(node), self.scopes.get(id(node), scope), branch)
-        self._conclude()
+        conclude(self)
         return sorted(self.findings)
 
     # -- helpers for the rule modules
@@ -223,7 +218,7 @@ class Scan:
 
     def _if(self, node: ast.If, scope: Scope, branch: int, role: str) -> None:
         self.stack.append((node.test, scope, branch, "value"))
-        if scope is self._module and self._main_is_dead and _is_main_guard(node.test):
+        if scope is self._module and self._main_is_dead and is_main_guard(node.test):
             self.extend(node.orelse, scope, branch)
             return
         self.extend((*node.body, *node.orelse), scope, branch + 1)
@@ -358,41 +353,6 @@ class Scan:
             if isinstance(key, ast.Constant) and key.value in TABLES.forbidden_methods:
                 self.add(key, ("gate.forbidden-name", f"names {key.value} as a member"))
         self.extend(ast.iter_child_nodes(node), scope, branch)
-
-    # -- what only the whole module shows
-
-    def _conclude(self) -> None:
-        if self.dynamic and self.telling:
-            why = f"attribute names are computed and the text {self.telling!r} is at hand"
-            self.findings.append(Finding(self.dynamic_line, "gate.obfuscation", why))
-        elif self.decodes and any(_is_decoded(name) for name in self.dynamic):
-            why = "an attribute name is decoded or computed by a call; write it out"
-            self.findings.append(Finding(self.dynamic_line, "gate.obfuscation", why))
-        if self.escaped and self.foreign_stores:
-            why = "a module is passed on as a value and attributes of an unknown object are assigned"
-            self.findings.append(Finding(self.foreign_stores[0], "gate.monkey-patch", why))
-        self.findings.extend(Finding(*found) for found in self.work.unjoined())
-
-
-def _is_decoded(name: tuple[ast.expr, Scope] | None) -> bool:
-    """Whether a computed name comes out of a call, directly or by assignment; ``None`` is an unknown name."""
-    if name is None:
-        return True
-    node, scope = name
-    candidates = [node]
-    for name_node in (part for part in ast.walk(node) if isinstance(part, ast.Name)):
-        for owner in scope.owners(name_node.id):
-            candidates += owner.values.get(name_node.id, [])[:16]
-    return any(isinstance(part, ast.Call) for found in candidates for part in ast.walk(found))
-
-
-def _is_main_guard(test: ast.expr) -> bool:
-    if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
-        return False
-    sides = (test.left, test.comparators[0])
-    names = [s.id for s in sides if isinstance(s, ast.Name)]
-    texts = [s.value for s in sides if isinstance(s, ast.Constant)]
-    return names == ["__name__"] and texts == ["__main__"]
 
 
 _VISITORS: dict[type[ast.AST], Callable[[Scan, Any, Scope, int, str], None]] = {
