@@ -58,6 +58,12 @@ ERRORS = {
         1,
         "no",
     ),
+    "refused by a content policy": Case(
+        lambda api: api.Status(400, "rejected by our safety system: content_policy_violation"),
+        "model.refused",
+        1,
+        "no",
+    ),
     "429 without Retry-After": Case(lambda api: api.Status(429), "model.rate-limited", None, "no", 1.5),
     "429 with Retry-After beyond the deadline": Case(
         lambda api: api.Status(429, headers={"retry-after": "60"}), "model.rate-limited", 1, "no"
@@ -66,8 +72,8 @@ ERRORS = {
     "503": Case(lambda api: api.Status(503), "model.server-error", 4, "no"),
     "504": Case(lambda api: api.Status(504), "model.server-error", 4, "full"),
     "connection refused": Case(lambda api: None, "model.unreachable", None, "no", base=NO_PORT),
-    "hang before the first byte": Case(lambda api: api.HangBefore(), "model.deadline", 2, "full", 1.5),
-    "hang in mid-stream": Case(lambda api: api.HangMid("def"), "model.deadline", None, "full", 1.5),
+    "hang before the first byte": Case(lambda api: api.HangBefore(), "model.timeout", 2, "full", 1.5),
+    "hang in mid-stream": Case(lambda api: api.HangMid("def"), "model.timeout", 2, "full", 1.5),
     "a token now and then, for ever": Case(lambda api: api.Drip(), "model.deadline", 1, "full", 1.5),
     "malformed stream": Case(lambda api: api.Malformed(), "model.malformed", 4, "full"),
     "cut stream": Case(lambda api: api.Cut(), "model.cut-stream", 4, "full"),
@@ -139,6 +145,8 @@ def test_the_table_and_these_cases_are_the_same() -> None:
     ours = {**ERRORS, **REJECTS, **OK}
     elsewhere = {
         "429 with Retry-After",
+        "no key in the environment",
+        "unknown provider",
         "duplicate of an earlier candidate",
         "price unknown",
         "the next call could pass a cap",
@@ -409,6 +417,25 @@ async def test_no_key_is_ever_stored_or_shown(
     server.default = api.Reply(f"```python\nKEY = '{secret}'\n```")
     reply = await make().propose(context, live)
     assert isinstance(reply, UnusableReply) and secret not in reply.reply and secret not in reply.prompt
+
+
+@pytest.mark.parametrize(
+    ("model", "reason", "word"),
+    [
+        ("openai/gpt-4o", "model.auth", "OPENAI_API_KEY"),
+        ("anthropic/claude-sonnet-4-5", "model.auth", "ANTHROPIC_API_KEY"),
+        ("nobody/knows", "model.misconfigured", "nobody/knows"),
+    ],
+)
+async def test_what_is_missing_on_this_side_is_said_and_costs_nothing(
+    model: str, reason: str, word: str, make: Any, context: Context, live: Any, ledger: StoreWriter
+) -> None:
+    proposer = make(model=model, pool=ModelPool([model]))
+    with pytest.raises(ProposerError) as raised:
+        await proposer.propose(context, live)
+    assert raised.value.reason == reason and word in raised.value.detail
+    totals = await ledger.ledger_totals()
+    assert (totals.charged_usd, totals.tokens, totals.lost) == (0, 0, 0)
 
 
 async def test_injected_text_stays_inside_its_fence(context: Context, skills: Any) -> None:

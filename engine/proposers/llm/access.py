@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import os
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -73,6 +74,8 @@ def _import() -> None:
         warnings.filterwarnings("ignore", module=rf"{module}\b.*")
     litellm: Any = importlib.import_module("litellm")
     litellm.suppress_debug_info = True
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "openai"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters comes back as a reason, without secrets
     litellm.drop_params = True
     litellm.num_retries = 0
     litellm.disable_streaming_logging = True
@@ -210,9 +213,3 @@ def _counted(response: Any) -> Counted | None:
                 cached=int(getattr(details, "cached_tokens", 0) or 0),
             )
     return None
-
-
-async def close() -> None:
-    """Close litellm's idle connections, if it was ever used."""
-    if _module is not None:
-        await _module.close_litellm_async_clients()

@@ -39,7 +39,7 @@ RULES: dict[str, Rule] = {
     "model.rate-limited": Rule(0),
     "model.server-error": Rule(TRIES),
     "model.unreachable": Rule(TRIES),
-    "model.timeout": Rule(TRIES),
+    "model.timeout": Rule(2),
     "model.cut-stream": Rule(TRIES),
     "model.malformed": Rule(TRIES),
     "model.deadline": Rule(1),
@@ -68,12 +68,12 @@ def classify(error: Exception, *, started: bool = False) -> ModelFailure:
     reason = _reason(error, started)
     answered = bool(_headers(error)) and not started
     gateway = _status(error) in (408, 502, 504)
-    nothing_sent = reason in ("model.unreachable", "model.misconfigured")
+    nothing_sent = reason == "model.unreachable" or _is_local(error)
     return ModelFailure(
         reason,
         _detail(error),
         retry_after_s=_retry_after(error),
-        billed=not nothing_sent and (gateway or not answered) and not _is_local(error),
+        billed=not nothing_sent and (gateway or not answered),
     )
 
 
@@ -129,13 +129,13 @@ def _reason(error: Exception, started: bool) -> str:
         if type(error).__name__ in ("Timeout", "APITimeoutError", "TimeoutError"):
             return "model.timeout"
         return "model.cut-stream" if any(word in text for word in _CUT) else "model.malformed"
+    if _is_local(error):
+        return "model.misconfigured" if "llm provider" in text else "model.auth"
     names = {type(e).__name__ for e in _chain(error)}
     if names & _CONNECTION or ("connection error" in text and not _headers(error)):
         return "model.unreachable"
     if "insufficient_quota" in text or "exceeded your current quota" in text:
         return "model.quota"
-    if "llm provider not provided" in text or "unmapped llm provider" in text:
-        return "model.misconfigured"
     named = _BY_NAME.get(type(error).__name__)
     if named == "model.timeout" and _headers(error):
         return "model.server-error"  # a gateway's answer, which litellm files under time-outs
@@ -181,11 +181,12 @@ def _retry_after(error: Exception) -> float | None:
 def _is_local(error: Exception) -> bool:
     """Raised by the client library before anything was sent: a missing key, an unknown provider."""
     text = str(error).lower()
-    return not _headers(error) and ("api_key" in text or "llm provider" in text)
+    no_key = "missing" in text and any(word in text for word in ("api key", "api_key", "credentials"))
+    return not _headers(error) and (no_key or "llm provider not provided" in text)
 
 
 def _detail(error: Exception) -> str:
-    text = str(error)
+    text = str(error).partition("Traceback (most recent call last)")[0]
     for noise in ("litellm.", f"{type(error).__name__}: "):
         text = text.replace(noise, "")
     return one_line(text, 300) or type(error).__name__

@@ -33,6 +33,9 @@ CANCEL_GRACE_S = 0.5
 TAIL = 4000
 LIVE_EVERY_S = 0.2
 BUDGET_POLL_S = 0.25
+FIRST_SHARE, GAP_SHARE = 0.4, 0.2
+"""How much of a proposal's time a call may take to its first token, and between two: room for a second call."""
+LONGEST_GAP_S = 60.0
 REPAIR_SHARE = 0.25
 """A repair needs at least this share of the deadline."""
 FINE_DETAIL = 1000
@@ -314,7 +317,9 @@ class LlmProposer:
         parts: list[str] = []
         size, shown = 0, 0.0
         talking = False
-        patience = access.Patience(first_s=turn.seconds / 2, gap_s=min(60.0, turn.seconds / 4))
+        patience = access.Patience(
+            first_s=FIRST_SHARE * turn.seconds, gap_s=min(LONGEST_GAP_S, GAP_SHARE * turn.seconds)
+        )
         pieces = access.stream(
             model,
             prompt.messages,
