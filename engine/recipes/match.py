@@ -10,6 +10,7 @@ from engine.recipes.index import Unsupported
 from engine.recipes.model import Recipe
 from engine.recipes.rules import RULES
 from engine.recipes.sizes import NotGeneral
+from engine.recipes.space import obstacle
 from engine.recipes.subject import Subject
 
 
@@ -53,6 +54,9 @@ def match(recipe: Recipe, subject: Subject) -> Fit | Misfit:
         facts = rule(subject, recipe.file.options)
     except (Unsupported, NotGeneral) as error:
         return Misfit(recipe.key, str(error))
+    blocked = obstacle(recipe.file, facts)
+    if blocked:
+        return Misfit(recipe.key, f"no point of its search space is legal here: {blocked}")
     return Fit(recipe, subject, facts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -57,6 +58,24 @@ def every_point(recipe: RecipeFile, facts: dict[str, Any], limit: int = 4096) ->
         if violation(recipe, point, facts) is None:
             seen.setdefault(tuple(point.values()), point)
     return list(seen.values())
+
+
+def obstacle(recipe: RecipeFile, facts: dict[str, Any], tries: int = 600) -> str | None:
+    """``None`` if some point is legal; otherwise the restriction that refuses most of a fixed sample of points."""
+    refused: Counter[str] = Counter()
+    rng = random.Random(0)
+    for chosen in (*recipe.points, {}):
+        why = violation(recipe, complete(recipe, chosen, facts), facts)
+        if why is None:
+            return None
+        refused[why] += 1
+    for _ in range(tries):
+        chosen = {name: rng.choice(parameter.values()) for name, parameter in recipe.parameters.items()}
+        why = violation(recipe, complete(recipe, chosen, facts), facts)
+        if why is None:
+            return None
+        refused[why] += 1
+    return refused.most_common(1)[0][0]
 
 
 def random_points(recipe: RecipeFile, facts: dict[str, Any], rng: random.Random) -> Iterator[dict[str, Value]]:

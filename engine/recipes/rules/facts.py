@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.recipes.emit_triton import Kernel
 from engine.recipes.rows import Program
 from engine.recipes.subject import Subject
 
@@ -36,3 +37,12 @@ def texts_of(program: Program) -> list[str]:
             texts += [term.ix.mod.text] if term.ix.mod else []
             texts += [term.ix.clamp.text] if term.ix.clamp else []
     return texts
+
+
+def arguments(subject: Subject, code: Kernel, prefix: str) -> str:
+    """What the host passes to a kernel, in the order of its parameters."""
+    packed = {n for n, s in subject.definition.inputs.items() if s.dtype.startswith("float4")}
+    inputs = [f"{n}.view(torch.uint8)" if n in packed else n for n in code.inputs]
+    outputs = [subject.outputs[p] for p in code.outputs]
+    partials = [f"{prefix}{t}" for t in code.partials]
+    return ", ".join([*inputs, *outputs, *partials, *code.scalars.values(), *code.sizes.values()])

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from engine.recipes.dag import Graph, Node
 from engine.recipes.emit_torch import spell
+from engine.recipes.emit_triton import Kernel, Speller, Style
 from engine.recipes.graph import Ref
 from engine.recipes.idioms import simplify
 from engine.recipes.index import Domain, Unsupported
 from engine.recipes.rows import Builder, Program, Var
-from engine.recipes.rules.facts import common, texts_of
+from engine.recipes.rules.facts import arguments, common, texts_of
 from engine.recipes.sizes import Size
 from engine.recipes.subject import Subject, axis_lines
 
@@ -91,6 +93,61 @@ def operand(graph: Graph, item: Any) -> Operand:
     if kinds == [("col", True), ("row", True)] and load.terms[0].stride.same(shape[0]):
         return Operand(load.source, shape[0], shape[1], True, dtype)
     raise Unsupported(f"the product reads {load.source} in an order that is neither row- nor column-major")
+
+
+def gemm_triton(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts for a Triton product with the epilogue on the accumulator."""
+    product = find_product(subject.need_graph())
+    if product.epilogue.reductions:
+        raise Unsupported("a reduction along the rows of the product, which one tile does not hold")
+    dtype = product.a.dtype
+    if product.b.dtype != dtype or dtype not in ("float32", "float16", "bfloat16"):
+        raise Unsupported(f"operands of type {dtype} and {product.b.dtype}")
+    epilogue_code(product, Style())
+    return (
+        common(subject)
+        | shape_facts(product)
+        | {
+            "element": dtype,
+            "epilogue": lambda wide: epilogue_code(product, Style(wide=wide)),
+            "arguments": lambda code: arguments(subject, code, ""),
+            "steps": sum(s.kind == "point" for s in product.epilogue.statements),
+            "fused": [s.source for s in product.epilogue.loads],
+            "axis_lines": axis_lines(
+                subject.definition, [*texts_of(product.epilogue), product.m.text, product.n.text, product.k.text]
+            ),
+            "tight": min(w.tolerance.max_rtol for w in subject.workloads) < 1e-3,
+        }
+    )
+
+
+def epilogue_code(product: Product, style: Style) -> Kernel:
+    """The epilogue as Triton text over ``row``, ``col`` and ``acc``."""
+    speller = Speller(product.epilogue, style, {"_acc": "acc"})
+    for statement in product.epilogue.statements:
+        speller.kernel.body += speller.one(statement)
+    return speller.kernel
+
+
+def shape_facts(product: Product) -> dict[str, Any]:
+    a, b = product.a, product.b
+    return {
+        "a": a.name,
+        "b": b.name,
+        "a_transposed": a.transposed,
+        "b_transposed": b.transposed,
+        "m": product.m.text,
+        "n": product.n.text,
+        "k": product.k.text,
+        "least_m": min(product.m.values),
+        "most_m": max(product.m.values),
+        "most_n": max(product.n.values),
+        "most_k": max(product.k.values),
+        "fixed": product.n.constant is not None and product.k.constant is not None,
+        "k_step": math.gcd(*product.k.values),
+        "n_step": math.gcd(*product.n.values),
+        "m_step": math.gcd(*product.m.values),
+    }
 
 
 def gemm_torch(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.recipes.emit_torch import spell
+from engine.recipes.emit_triton import Kernel, Style, has_online_pair, spell_looped, spell_row
 from engine.recipes.rows import Program
-from engine.recipes.rules.facts import common, texts_of
+from engine.recipes.rules.facts import arguments, common, texts_of
+from engine.recipes.sizes import product
 from engine.recipes.subject import Subject, axis_lines
 
 _TEMPORARY = re.compile(r"\b(_t\d+)\b")
@@ -30,6 +32,46 @@ def rows_torch(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
         "gelu": any(s.op == "gelu_tanh" for p in programs for s in p.statements),
         "reductions": sum(len(p.reductions) for p in programs),
     }
+
+
+def rows_triton(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts for Triton kernels, one per program: whole rows in registers, or loops over columns."""
+    programs = subject.programs
+    for program in programs:
+        spell_row(program, Style())
+    biggest = max(max(p.domain.total.values) for p in programs)
+    int64 = max(biggest, _largest_input(subject)) >= 2**31
+
+    def kernel(index: int, looped: bool, wide: bool, stream: bool, online: bool = False) -> Kernel:
+        style = Style(wide=wide, stream=stream, int64=int64)
+        program = programs[index]
+        return spell_looped(program, style, online) if looped else spell_row(program, style)
+
+    return common(subject) | {
+        "programs": [_described(p, i) for i, p in enumerate(programs)],
+        "kernel": kernel,
+        "arguments": lambda index, code: arguments(subject, code, f"_p{index}"),
+        "tail": lambda index, text: _TEMPORARY.sub(rf"_p{index}\1", text),
+        "axis_lines": axis_lines(subject.definition, [t for p in programs for t in texts_of(p)]),
+        "reductions": sum(len(p.reductions) for p in programs),
+        "passes": max(p.passes for p in programs),
+        "online": any(has_online_pair(p) for p in programs),
+        "half": any(d in ("bfloat16", "float16") for d in _dtypes(programs)),
+        "most_cols": max(max(p.domain.cols.values) for p in programs),
+        "least_cols": min(min(p.domain.cols.values) for p in programs),
+        "most_rows": max(max(p.domain.rows.values) for p in programs),
+        "least_rows": min(min(p.domain.rows.values) for p in programs),
+        "columns_pow2": 1 << (max(max(p.domain.cols.values) for p in programs) - 1).bit_length(),
+    }
+
+
+def _dtypes(programs: tuple[Program, ...]) -> set[str]:
+    return {s.var.dtype for p in programs for s in p.statements}
+
+
+def _largest_input(subject: Subject) -> int:
+    graph = subject.need_graph()
+    return max((max(product(graph.values[n].shape, graph.samples).values) for n in graph.inputs), default=0)
 
 
 def _described(program: Program, index: int) -> dict[str, Any]:
