@@ -141,6 +141,8 @@ def _reason(error: Exception, started: bool) -> str:
         return "model.server-error"  # a gateway's answer, which litellm files under time-outs
     if named:
         return named
+    if "content_policy" in text or "content management policy" in text:
+        return "model.refused"
     if "context length" in text or "context window" in text or "maximum context" in text:
         return "model.context-too-long"
     status = _status(error)
