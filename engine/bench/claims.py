@@ -56,10 +56,13 @@ async def _overheads(trial: Trial, sizes: dict[int, int]) -> dict[int, Overhead]
         noop = noop_solution(session.specs, destination_passing=style)
         walls = await _fresh_blocks(trial, noop, "noop", {w: sizes[w] for w in missing})
         for workload in missing:
-            by_calls: dict[int, list[float]] = {}
+            wall: dict[int, list[float]] = {}
+            cpu: dict[int, list[float]] = {}
             for block in walls[workload]:
-                by_calls.setdefault(len(block.claimed_ns), []).append(block.wall_ns / 1e6)
-            session.overheads[style, workload, sizes[workload]] = Overhead(by_calls)
+                wall.setdefault(len(block.claimed_ns), []).append(block.wall_ns / 1e6)
+                cpu.setdefault(len(block.claimed_ns), []).append(block.cpu_ns / 1e6)
+            seen = all(block.cpu_ns for block in walls[workload])
+            session.overheads[style, workload, sizes[workload]] = Overhead(wall, cpu if seen else {})
     return {w: session.overheads[style, w, k] for w, k in sizes.items()}
 
 

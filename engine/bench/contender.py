@@ -25,11 +25,15 @@ class Failure(Exception):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """One block of calls: the child's claims and the keeper's own clock, nanoseconds."""
+    """One block of calls: the child's claims and the keeper's own clocks, nanoseconds.
+
+    ``cpu_ns`` 0: the processor time of the block is not known.
+    """
 
     workload: int
     claimed_ns: list[int]
     wall_ns: int
+    cpu_ns: int = 0
 
     @property
     def mean_ms(self) -> float:
@@ -47,6 +51,7 @@ class Contender:
         self.call_s: dict[int, float] = {}  # what one call took last time, by workload
         self.start_s = 0.0
         self.output = b""
+        self.parallel = False  # has been seen with more than one thread or process
         self.reuses_output = False  # returns one buffer again and again: only a block's last call can be checked
         self._warm: set[int] = set()
         self._timeouts = 0
@@ -103,24 +108,29 @@ class Contender:
         if self.child is not None and self.child.alive:
             await self._ask(wire.Affinity(cores=cores), 5.0)
 
-    async def call(self, workload: int, inputs: list[jw.Inputs], filled: jw.Filled, style: int) -> Block:
+    async def call(
+        self, workload: int, inputs: list[jw.Inputs], filled: jw.Filled, style: int, *, jitter: bool = False
+    ) -> Block:
         """One measured window over inputs that the judge has written. Raises :class:`Failure`."""
         first = workload not in self._warm
         timeout_s = self._first_call_s if first else block_timeout_s(len(inputs), self.call_s.get(workload, 0.0))
-        record = wire.Run(workload=workload, calls=calls_of(inputs, filled, style), timeout_s=timeout_s)
+        calls = calls_of(inputs, filled, style)
+        record = wire.Run(workload=workload, calls=calls, timeout_s=timeout_s, jitter=jitter)
         report = await self._ask(record, timeout_s)
         if len(report.rows) != len(inputs):
             raise Failure("hack.forged-report", "the number of calls reported is not the number asked for")
         self._warm.add(workload)
         self.reuses_output = self.reuses_output or report.aliased
-        self.call_s[workload] = report.wall_ns / len(inputs) / 1e9
-        return Block(workload, [nanoseconds for _, nanoseconds in report.rows], report.wall_ns)
+        self.parallel = self.parallel or report.parallel
+        if not jitter:
+            self.call_s[workload] = report.wall_ns / len(inputs) / 1e9
+        return Block(workload, [ns for _, ns in report.rows], report.wall_ns, report.cpu_ns)
 
-    async def run(self, workload: int, inputs: list[jw.Inputs], style: int) -> Block:
+    async def run(self, workload: int, inputs: list[jw.Inputs], style: int, *, jitter: bool = False) -> Block:
         """Fill, then one window, in a process that is started if need be. Raises :class:`Failure` or `Fault`."""
         await self.start()
         filled = await self.session.judge.fill([self.number], workload, inputs, FIRST_CALL_S)
-        return await self.call(workload, inputs, filled, style)
+        return await self.call(workload, inputs, filled, style, jitter=jitter)
 
     async def check(self, workload: int, inputs: list[jw.Inputs], named: list[int]) -> jw.Checked:
         """The judge's findings for the named calls of the last block, which was called on ``inputs``.

@@ -67,13 +67,19 @@ async def check_workload(contender: Contender, workload: int, rounds: int) -> Co
 
 
 async def one_round(
-    contender: Contender, workload: int, result: Correctness, *, index: int, calls: int = _CALLS_PER_ROUND
+    contender: Contender,
+    workload: int,
+    result: Correctness,
+    *,
+    index: int,
+    calls: int = _CALLS_PER_ROUND,
+    jitter: bool = False,
 ) -> None:
     """One block of calls on fresh inputs, every one compared."""
     seed, style = new_seed(), FRESH if index < 0 else style_of_round(index)
     result.seeds.append(seed)
     inputs = round_inputs(min(calls, contender.session.slots[workload]), seed)
-    await contender.run(workload, inputs, style)
+    await contender.run(workload, inputs, style, jitter=jitter)
     last = len(inputs) - 1
     named = [last] if contender.reuses_output else list(range(len(inputs)))
     checked = await contender.check(workload, inputs, named)

@@ -12,6 +12,7 @@ import math
 import mmap
 import os
 import resource
+import secrets
 import select
 import signal
 import socket
@@ -106,19 +107,24 @@ class Keeper:
 
     # -- windows ----------------------------------------------------------------------------------------------
 
-    def window(self, payload: bytes, timeout_s: float) -> wire.Report:
+    def window(self, payload: bytes, timeout_s: float, *, jitter: bool = False) -> wire.Report:
         """Lets the child handle one message; everything it did until its report is inside ``wall_ns``."""
         deadline = time.monotonic() + timeout_s
         try:
             self.channel.sendall(payload)
+            last_pid, cpu = self._last_pid(), self._processor_time()
             begin = time.perf_counter_ns()
             self.thaw()
-            event = self._wait(deadline)
+            event = self._shake(deadline) if jitter else self._wait(deadline)
             end = time.perf_counter_ns()
             if event:
                 return wire.Report(event=event, wall_ns=end - begin)
             rows, text = self._report(deadline)
             self.freeze()
+            cpu = self._processor_time() - cpu
+            started = last_pid < 0 or self._last_pid() != last_pid
+            if started:
+                cpu = 0  # what was started may have ended unseen
         except Gone as gone:
             return self.ended(gone.status)
         except (EOFError, ConnectionError):
@@ -131,7 +137,15 @@ class Keeper:
             return wire.Report(event="protocol", text=b"more than one report")
         first = [row[0][0] for row in self.places if row]
         aliased = len(set(first)) < len(first)
-        return wire.Report(event="done", wall_ns=end - begin, rows=rows, text=text, aliased=aliased)
+        return wire.Report(
+            event="done",
+            wall_ns=end - begin,
+            cpu_ns=cpu,
+            rows=rows,
+            text=text,
+            aliased=aliased,
+            parallel=started or self._tasks() > 1,
+        )
 
     def _wait(self, deadline: float) -> str:
         """Until the child has something to say. Returns "" or why the wait ended."""
@@ -148,6 +162,43 @@ class Keeper:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 raise Gone(status)
+
+    def _shake(self, deadline: float) -> str:
+        """Like :meth:`_wait`, stopping and continuing every thread at random moments, thousands of times a second."""
+        random = secrets.SystemRandom()
+        while True:
+            for _ in range(64):
+                self.signal_all(signal.SIGSTOP)
+                self.thaw()
+                if any(fd == self.channel.fileno() for fd, _ in self._poll.poll(0)):
+                    return ""
+                time.sleep(random.uniform(0.0, 1e-4))
+            event = self._wait(min(deadline, time.monotonic()))
+            if event != "timeout" or time.monotonic() > deadline:
+                return event
+
+    def _processor_time(self) -> int:
+        """Nanoseconds of processor time that the living processes have used, ended threads included."""
+        total = 0
+        for pid in self.everyone():
+            with suppress(OSError):
+                total += time.clock_gettime_ns(~pid << 3 | 2)  # clock_getcpuclockid(3)
+        return total
+
+    def _tasks(self) -> int:
+        count = 0
+        for pid in self.everyone():
+            with suppress(OSError):
+                count += len(os.listdir(f"/proc/{pid}/task"))
+        return count
+
+    def _last_pid(self) -> int:
+        """The number given to the newest process or thread of our namespace; -1 if it cannot be known."""
+        if not self.alone:
+            return -1
+        with suppress(OSError, ValueError):
+            return int(Path("/proc/loadavg").read_text().split()[-1])
+        return -1
 
     def _report(self, deadline: float) -> tuple[list[wire.Row], bytes]:
         self.channel.settimeout(max(deadline - time.monotonic(), 0.01))
@@ -244,7 +295,7 @@ class Keeper:
                 saved = self.caches.save(f"{self.scratch}/cache") if self.caches else ""
                 report = wire.Report(event="done", facts={"cache": saved})
             else:
-                report = self.window(wire.frame(command), command.timeout_s)
+                report = self.window(wire.frame(command), command.timeout_s, jitter=command.jitter)
             try:
                 self.control.sendall(wire.frame(report))
             except OSError:

@@ -12,15 +12,18 @@ from engine.problems.solution import Solution, python_solution
 
 
 class Overhead(msgspec.Struct, frozen=True):
-    """Wall times of no-op blocks of one workload, milliseconds, by number of calls."""
+    """What no-op blocks of one workload took by an outside clock, milliseconds, by number of calls."""
 
-    by_calls: dict[int, list[float]]
+    wall: dict[int, list[float]]
+    cpu: dict[int, list[float]]
 
-    def typical_ms(self, calls: int) -> float:
-        return median(self.by_calls[calls])
+    @staticmethod
+    def typical_ms(by_calls: dict[int, list[float]], calls: int) -> float:
+        return median(by_calls[calls])
 
-    def per_call_ms(self, k: int) -> float:
-        return max((min(self.by_calls[2 * k]) - min(self.by_calls[k])) / k, 0.0)
+    @staticmethod
+    def per_call_ms(by_calls: dict[int, list[float]], k: int) -> float:
+        return max((min(by_calls[2 * k]) - min(by_calls[k])) / k, 0.0)
 
 
 def noop_solution(specs: list[WorkloadSpec], *, destination_passing: bool) -> Solution:

@@ -20,7 +20,8 @@ _BUDGET_S = 45.0
 _REFERENCE_BUDGET_S = 3.0  # without an incumbent there is nothing to decide, only a ratio to estimate
 _PRECISION = 0.05  # half-width of the interval of ln(reference / candidate) that is good enough
 _WARM_UP = 1  # blocks per side and workload before the first pair
-_CONCURRENT_ROUNDS = 2
+_CONCURRENT_ROUNDS = 6
+_CONCURRENT_CALLS = 6
 
 
 class Timing(msgspec.Struct):
@@ -154,18 +155,18 @@ class Pairing:
 
 
 async def concurrent_rounds(candidate: Contender, results: dict[int, Correctness], cores: list[int]) -> None:
-    """A few rounds on all cores at once: what races only with real parallelism must race here.
+    """For candidates with threads of their own: rounds on all cores, stopped and continued all the time.
 
-    Raises :class:`Fault`; the candidate's failure goes into ``results``.
+    What can race must race here. Raises :class:`Fault`; the candidate's failure goes into ``results``.
     """
-    if len(cores) < 2:
+    if not candidate.parallel:
         return
     for workload, result in results.items():
-        if result.reason:
-            continue
+        calls = min(_CONCURRENT_CALLS, candidate.session.slots[workload])
         try:
             await candidate.pin(cores)
             for index in range(_CONCURRENT_ROUNDS):
-                await one_round(candidate, workload, result, index=index + 3)
+                if not result.reason:
+                    await one_round(candidate, workload, result, index=index + 3, calls=calls, jitter=True)
         except Failure as failure:
             result.reason, result.detail = failure.reason, failure.detail

@@ -134,6 +134,7 @@ class Run(msgspec.Struct, frozen=True, tag=True):
     workload: int
     calls: list[Call]
     timeout_s: float
+    jitter: bool = False  # stop and continue everything many times meanwhile: races show, times mean nothing
 
 
 class Collect(msgspec.Struct, frozen=True, tag=True):
@@ -159,10 +160,12 @@ class Report(msgspec.Struct, frozen=True, tag=True):
 
     event: str
     wall_ns: int = 0
+    cpu_ns: int = 0  # processor time of all its processes in the window; 0 if some of it cannot be seen
     rows: list[tuple[int, int]] = []
     text: bytes = b""
     code: int = 0
     facts: dict[str, str] = {}
+    parallel: bool = False  # threads or processes beside the main one lived in the window
     aliased: bool = False  # calls of one block returned the same memory: only the last one can be looked at
     strides: list[list[list[int]]] = []  # of collected outputs, in elements: call → output → dimension
 
