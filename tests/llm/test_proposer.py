@@ -238,6 +238,24 @@ async def test_what_the_request_says(
     assert proposal.family == "one-pass torch" and proposal.hypothesis.startswith("two passes")
 
 
+@pytest.mark.parametrize("name", ["local", "Qwen/Qwen3-Coder", "openai/local", "hosted_vllm/local"])
+async def test_a_server_of_ones_own_needs_no_provider_in_the_name(
+    name: str, server: Any, make: Any, context: Context, live: Any
+) -> None:
+    proposer = make(model=name)
+    assert isinstance(await proposer.propose(context, live), Proposal)
+    assert server.requests[0].body["model"] == name.removeprefix("openai/").removeprefix("hosted_vllm/")
+    assert proposer.model == name
+
+
+async def test_a_base_url_without_its_path_is_pointed_out(
+    api: Any, server: Any, make: Any, context: Context, live: Any
+) -> None:
+    server.default = api.Status(404, "nothing here")
+    with pytest.raises(ProposerError, match="lack its /v1"):
+        await make(base=server.base_url.removesuffix("/v1")).propose(context, live)
+
+
 async def test_retry_after_is_waited_out(api: Any, server: Any, make: Any, context: Context, live: Any) -> None:
     server.script.append(api.Status(429, headers={"retry-after": "1"}))
     started = time.monotonic()

@@ -96,7 +96,7 @@ async def price_of(model: Served) -> Price | None:
     """From litellm's local map; ``None`` if it does not know the model."""
     litellm = await load()
     try:
-        info = litellm.get_model_info(model.name)
+        info = litellm.get_model_info(_route(litellm, model))
     except Exception:  # noqa: BLE001 - border to litellm: whatever it raises, the price is unknown
         return None
     prompt, reply = info.get("input_cost_per_token"), info.get("output_cost_per_token")
@@ -145,7 +145,10 @@ async def stream(
         wait = patience.gap_s if started else patience.first_s
         raise ModelFailure("model.timeout", f"{what} for {wait:g} s", billed=True) from error
     except Exception as error:  # the border to the model: everything becomes a reason code
-        raise classify(error, started=started) from error
+        failure = classify(error, started=started)
+        if failure.reason == "model.not-found" and model.api_base and "/v1" not in model.api_base:
+            failure.detail += "; does the base URL lack its /v1?"
+        raise failure from error
     yield End(finish_reason=finish or "stop", counted=counted)
 
 
@@ -159,7 +162,7 @@ async def _opened(
     left_s: float,
 ) -> AsyncIterator[Any]:
     call = litellm.acompletion(
-        model=model.name,
+        model=_route(litellm, model),
         messages=[msgspec.to_builtins(message) for message in messages],
         stream=True,
         stream_options={"include_usage": True},
@@ -167,7 +170,7 @@ async def _opened(
         num_retries=0,
         max_retries=0,
         timeout=left_s,
-        **_server(model),
+        **_server(litellm, model),
     )
     async with asyncio.timeout(patience.first_s):
         response = await call
@@ -179,10 +182,17 @@ async def _opened(
             await close()
 
 
-def _server(model: Served) -> dict[str, Any]:
+def _route(litellm: Any, model: Served) -> str:
+    """``provider/model`` for litellm. Without a provider, a server of one's own speaks the OpenAI API."""
+    provider = model.name.partition("/")[0]
+    known = "/" in model.name and any(getattr(p, "value", p) == provider for p in litellm.provider_list)
+    return model.name if known or model.api_base is None else f"openai/{model.name}"
+
+
+def _server(litellm: Any, model: Served) -> dict[str, Any]:
     if model.api_base is None:
         return {}
-    needs_key = model.name.startswith("openai/") and not os.environ.get("OPENAI_API_KEY")
+    needs_key = _route(litellm, model).startswith("openai/") and not os.environ.get("OPENAI_API_KEY")
     return {"api_base": model.api_base, "api_key": UNUSED_KEY} if needs_key else {"api_base": model.api_base}
 
 
