@@ -1,0 +1,52 @@
+"""litellm is loaded late, off the loop, silently, and without touching the network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = textwrap.dedent(
+    """
+    import asyncio, socket, sys
+
+    def refuse(*args, **kwargs):
+        raise AssertionError(f"network: {args}")
+
+    socket.getaddrinfo = socket.create_connection = refuse
+    socket.socket.connect = refuse
+
+    import engine.proposers.llm
+    from engine.proposers.llm import access
+    from engine.proposers.llm.pool import Served
+    assert "litellm" not in sys.modules and "jinja2" not in sys.modules
+
+    async def main():
+        beats, done = 0, False
+
+        async def pulse():
+            nonlocal beats
+            while not done:
+                await asyncio.sleep(0.005)
+                beats += 1
+
+        beating = asyncio.create_task(pulse())
+        first, second = await asyncio.gather(access.load(), access.load())
+        done = True
+        await beating
+        assert first is second
+        assert beats > 20, "the loop goes on while litellm is imported"
+        assert await access.price_of(Served("openai/gpt-4o")) is not None
+        assert await access.price_of(Served("openai/nobody-has-heard-of-it")) is None
+
+    asyncio.run(main())
+    """
+)
+
+
+def test_loading_needs_no_network_prints_nothing_and_leaves_the_loop_alive() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
