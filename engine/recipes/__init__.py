@@ -1,7 +1,8 @@
 """Offline proposals: parametrised kernel sources, matched to a problem by its traced dataflow, never by a name.
 
 Doors: :func:`match_report` here; for a proposer :func:`engine.recipes.model.load_recipes`,
-:func:`engine.recipes.tracing.prepare`, :func:`engine.recipes.match.match_all`, :func:`engine.recipes.render.render`.
+:func:`engine.recipes.tracing.prepare`, :func:`engine.recipes.match.match_all` and
+:func:`engine.recipes.render.render`.
 """
 
 from __future__ import annotations

@@ -62,6 +62,7 @@ class Graph:
     outputs: tuple[int, ...]
     samples: int
     axes: tuple[Mapping[str, int], ...]
+    constants: Mapping[int, Sequence[float]] = field(default_factory=dict)
     scalar_values: tuple[Mapping[str, Any], ...] = ()
     producer: Mapping[int, Node] = field(default_factory=dict)
 
@@ -76,6 +77,8 @@ def merge(traces: Sequence[RawGraph]) -> Graph:
     for trace in traces:
         if trace.error:
             raise NotGeneral(f"the reference could not be traced ({trace.error})")
+        if trace.data_dependent:
+            raise NotGeneral("what the reference runs depends on its inputs' data")
         if trace.mutates:
             raise NotGeneral("the reference writes into tensors in place")
     traces = [normalised(t) for t in traces]
@@ -103,6 +106,7 @@ def merge(traces: Sequence[RawGraph]) -> Graph:
         outputs=tuple(first.outputs),
         samples=len(traces),
         axes=tuple(axes),
+        constants=first.constants,
         scalar_values=tuple(t.scalars for t in traces),
         producer={out: node for node in live for out in node.outs},
     )
@@ -119,6 +123,7 @@ def normalised(trace: RawGraph) -> RawGraph:
         return number[old]
 
     inputs = {name: define(old) for name, old in trace.inputs.items()}
+    constants = {define(old): list(data) for old, data in trace.constants.items()}
     ops: list[Op] = []
     for op in trace.ops:
         if not op.outs:
@@ -131,7 +136,12 @@ def normalised(trace: RawGraph) -> RawGraph:
         outs = [define(out) for out in op.outs]
         ops.append(Op(name=SAME_AS.get(op.name, op.name), args=args, kwargs=kwargs, outs=outs))
     return msgspec.structs.replace(
-        trace, inputs=inputs, values=values, ops=ops, outputs=[number[n] for n in trace.outputs]
+        trace,
+        inputs=inputs,
+        values=values,
+        ops=ops,
+        constants=constants,
+        outputs=[number[n] for n in trace.outputs],
     )
 
 

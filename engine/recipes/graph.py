@@ -49,7 +49,9 @@ class RawGraph(msgspec.Struct, frozen=True, kw_only=True):
     ops: list[Op]
     outputs: list[int]
     axes: dict[str, int]
+    constants: dict[int, list[float]] = {}  # small tensors that the reference builds from numbers
     mutates: bool = False  # wrote into a tensor in place
+    data_dependent: bool = False  # asked for data: what ran may differ on real inputs
     error: str = ""  # why the trace is incomplete, if it is
 
     @property

@@ -38,6 +38,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     tensors: dict[str, TensorArg]
     scalars: dict[str, bool | int | float]
     order: list[str]
+    entrypoint: str = ""  # custom input function
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +86,14 @@ def _call(problem: Problem, workload: Workload) -> Call:
             tensors[name] = TensorArg(shape, spec.dtype)
         else:
             scalars[name] = source.value if isinstance(source, ScalarInput) else 1.0
-    return Call(key=workload.uuid, axes=axes, tensors=tensors, scalars=scalars, order=list(definition.inputs))
+    return Call(
+        key=workload.uuid,
+        axes=axes,
+        tensors=tensors,
+        scalars=scalars,
+        order=list(definition.inputs),
+        entrypoint=definition.custom_inputs_entrypoint or "",
+    )
 
 
 async def trace_reference(problem: Problem, timeout_s: float = 60.0) -> tuple[list[RawGraph], str]:

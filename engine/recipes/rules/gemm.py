@@ -156,7 +156,7 @@ def gemm_torch(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
     if product.a.transposed:
         raise Unsupported("the left operand is transposed: its rows are not blocks of memory")
     spell(product.epilogue, held={"_acc": "_acc"})
-    if not any(s.kind == "point" for s in product.epilogue.statements):
+    if not any(s.kind == "point" and s.op != "cast" for s in product.epilogue.statements):
         raise Unsupported("a plain product has nothing to fuse")
     return common(subject) | {
         "a": product.a.name,
