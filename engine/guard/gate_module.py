@@ -19,6 +19,8 @@ class Finding(NamedTuple):
 
 def conclude(scan: Scan) -> None:
     """Add what no single statement shows: computed names beside telling text, modules handed on, unjoined work."""
+    if scan.resolver.tangled:
+        scan.findings.append(Finding(1, "gate.obfuscation", "names are assigned to each other in too long chains"))
     if scan.dynamic and scan.telling:
         why = f"attribute names are computed and the text {scan.telling!r} is at hand"
         scan.findings.append(Finding(scan.dynamic_line, "gate.obfuscation", why))
@@ -39,7 +41,7 @@ def _is_decoded(name: tuple[ast.expr, Scope] | None) -> bool:
     candidates = [node]
     for name_node in (part for part in ast.walk(node) if isinstance(part, ast.Name)):
         for owner in scope.owners(name_node.id):
-            candidates += owner.values.get(name_node.id, [])[:16]
+            candidates += owner.values.get(name_node.id, [])
     return any(isinstance(part, ast.Call) for found in candidates for part in ast.walk(found))
 
 

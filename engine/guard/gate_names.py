@@ -7,6 +7,7 @@ Resolution is by possibility, not by flow: a name stands for everything that is 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from engine.guard.gate_text import Scope, Texts
 
@@ -15,6 +16,10 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 TYPE_OF = "<type>"  # what type(x) and x.__class__ stand for: somebody else's class
 
 _DEPTH = 24
+_PASSES = 24
+_MAX_TARGETS = 64
+_MAX_PARTS = 12
+_ALIASES = (ast.Name, ast.Attribute, ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Subscript, ast.Call)
 
 
 def attribute_chain(node: ast.expr) -> tuple[ast.expr, list[str]]:
@@ -28,49 +33,78 @@ def attribute_chain(node: ast.expr) -> tuple[ast.expr, list[str]]:
 
 
 class Resolver(Texts):
-    """Answers for one module, whose scopes are complete."""
+    """Answers for one module, whose scopes are complete.
+
+    What names stand for is settled first, pass by pass over all assignments until nothing changes, so that long
+    chains and cycles of aliases cost a pass and not a tree of look-ups. ``tangled``: they would not settle.
+    """
+
+    def __init__(self, scopes: Iterable[Scope]) -> None:
+        super().__init__()
+        self.tangled = False
+        self._settle(scopes)
+
+    def _settle(self, scopes: Iterable[Scope]) -> None:
+        given = [
+            (scope, name, aliases)
+            for scope in scopes
+            for name, values in scope.values.items()
+            if (aliases := [value for value in values if isinstance(value, _ALIASES)])
+        ]
+        for scope, name, _ in given:  # in order, so that no chain is followed deeper than one step
+            self._constant_name(name, scope, 0)
+        for _ in range(_PASSES):
+            changed = False
+            for scope, name, aliases in given:
+                found = frozenset[str]().union(*(self.dotted(value, scope) for value in aliases))
+                if found != scope.targets.get(name, frozenset()):
+                    scope.targets[name], changed = found, True
+                    if len(found) > _MAX_TARGETS:
+                        self.tangled = True
+                        return
+            if not changed:
+                return
+        self.tangled = True
 
     def dotted(self, node: ast.expr, scope: Scope, depth: int = 0) -> frozenset[str]:
         """Dotted names of modules or their members that ``node`` can stand for; empty when none is known."""
         if depth > _DEPTH:
             return frozenset()
         if isinstance(node, ast.Name):
-            return self._name(node.id, scope, depth)
+            return self._name(node.id, scope)
         if isinstance(node, ast.Attribute):
             base, names = attribute_chain(node)
             found = self.dotted(base, scope, depth + 1)
             if "__class__" in names and not _is_own(base):
                 found = found | {TYPE_OF}
                 names = names[names.index("__class__") + 1 :]
-            return frozenset(".".join((root, *names)) for root in found)
+            return frozenset(_extended(root, names) for root in found)
         if isinstance(node, ast.NamedExpr):
             return self.dotted(node.value, scope, depth + 1)
         if isinstance(node, ast.IfExp):
             return self.dotted(node.body, scope, depth + 1) | self.dotted(node.orelse, scope, depth + 1)
         if isinstance(node, ast.BoolOp):
-            return frozenset().union(*(self.dotted(v, scope, depth + 1) for v in node.values[:8]))
+            return frozenset[str]().union(*(self.dotted(v, scope, depth + 1) for v in node.values))
         if isinstance(node, ast.Subscript):
             return self._subscript(node, scope, depth)
         if isinstance(node, ast.Call):
             return self._call(node, scope, depth)
         return frozenset()
 
-    def _name(self, name: str, scope: Scope, depth: int) -> frozenset[str]:
-        found: set[str] = set()
+    def _name(self, name: str, scope: Scope) -> frozenset[str]:
+        found: frozenset[str] = frozenset()
         for owner in scope.owners(name):
-            found |= owner.imports.get(name, set())
-            key = (id(owner), name)
-            if key in self._busy or name not in owner.values:
-                continue
-            self._busy.add(key)
-            for value in owner.values[name][:16]:
-                found |= self.dotted(value, owner, depth + 1)
-            self._busy.discard(key)
-        return frozenset(found)
+            imports = owner.imports.get(name)
+            if imports:
+                found = found | imports
+            targets = owner.targets.get(name)
+            if targets:
+                found = found | targets
+        return found
 
     def _subscript(self, node: ast.Subscript, scope: Scope, depth: int) -> frozenset[str]:
         if isinstance(node.value, ast.Tuple | ast.List):
-            return frozenset().union(*(self.dotted(e, scope, depth + 1) for e in node.value.elts[:16]))
+            return frozenset[str]().union(*(self.dotted(e, scope, depth + 1) for e in node.value.elts))
         if "sys.modules" in self.dotted(node.value, scope, depth + 1):
             name = self.text(node.slice, scope)
             return frozenset({name}) if name else frozenset()
@@ -87,8 +121,9 @@ class Resolver(Texts):
                 return frozenset(f"{root}.{name}" for root in found) if name else frozenset()
             if function.id == "type" and len(node.args) == 1 and not _is_own(node.args[0]):
                 return frozenset({TYPE_OF})
-        base, names = attribute_chain(function)
-        if not isinstance(base, ast.Name) or len(names) > 2:
+        if not isinstance(function, ast.Name | ast.Attribute):
+            return frozenset()
+        if isinstance(function, ast.Attribute) and function.attr not in ("import_module", "get"):
             return frozenset()
         targets = self.dotted(function, scope, depth + 1)
         if "importlib.import_module" in targets and node.args:
@@ -98,6 +133,11 @@ class Resolver(Texts):
             name = self.text(node.args[0], scope)
             return frozenset({name}) if name else frozenset()
         return frozenset()
+
+
+def _extended(root: str, names: list[str]) -> str:
+    """``root`` with further attributes, cut at a length that no real path has (``x = x.next`` grows for ever)."""
+    return ".".join((*root.split("."), *names)[:_MAX_PARTS])
 
 
 def _is_own(node: ast.expr) -> bool:
@@ -136,7 +176,7 @@ def build_scopes(tree: ast.Module) -> dict[int, Scope]:
         else:
             _collect(node, scope, late)
         stack.extend((child, inner) for child in ast.iter_child_nodes(node))
-    for name, value, scope in late:  # after every ``global`` has been seen
+    for name, value, scope in reversed(late):  # in source order, after every ``global`` has been seen
         scope.bind(name, value)
     return scopes
 
@@ -219,6 +259,6 @@ def _elements(target: ast.expr, iterable: ast.expr) -> list[tuple[str, ast.expr 
     if not isinstance(iterable, ast.Tuple | ast.List | ast.Set):
         return []
     found: list[tuple[str, ast.expr | None]] = []
-    for element in iterable.elts[:64]:
+    for element in iterable.elts:
         found.extend(_pairs(target, element))
     return found

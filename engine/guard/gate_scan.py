@@ -41,7 +41,7 @@ class Scan:
     def __init__(self, tree: ast.Module, source: str, own: frozenset[str]) -> None:
         self.own, self.findings = own, list[Finding]()
         self.scopes = build_scopes(tree)
-        self.resolver = Resolver()
+        self.resolver = Resolver(self.scopes.values())
         self.work = AsyncWork()
         self.imported = {t for s in self.scopes.values() for given in s.imports.values() for t in given}
         self.modules = {t for s in self.scopes.values() for t in s.modules}

@@ -12,7 +12,7 @@ _MAX_FOLD = 4096
 class Scope:
     """A module, function, class or comprehension scope. ``values``: name → expressions assigned to it."""
 
-    __slots__ = ("imports", "kind", "modules", "names", "outer", "parameters", "parent", "values")
+    __slots__ = ("imports", "kind", "modules", "names", "outer", "parameters", "parent", "targets", "values")
 
     def __init__(self, parent: Scope | None, kind: str = "function") -> None:
         self.parent, self.kind = parent, kind  # module | function | class | comprehension
@@ -22,6 +22,7 @@ class Scope:
         self.modules: set[str] = set()  # imported by name as modules
         self.imports: dict[str, set[str]] = {}
         self.values: dict[str, list[ast.expr]] = {}
+        self.targets: dict[str, frozenset[str]] = {}  # what the values resolve to, filled in by the resolver
 
     @property
     def module(self) -> Scope:
@@ -68,7 +69,7 @@ class Texts:
     """Folds constant text; no recursion deeper than a fixed bound."""
 
     def __init__(self) -> None:
-        self._busy: set[tuple[int, str]] = set()
+        self._known: dict[tuple[int, str], str | None] = {}  # constant text by scope and name
 
     def text(self, node: ast.expr, scope: Scope, depth: int = 0) -> str | None:
         """The string that ``node`` certainly is, or ``None``."""
@@ -94,12 +95,10 @@ class Texts:
         if len(owners) != 1 or len(owners[0].values.get(name, ())) != 1:
             return None
         key = (id(owners[0]), name)
-        if key in self._busy:
-            return None
-        self._busy.add(key)
-        found = self.text(owners[0].values[name][0], owners[0], depth + 1)
-        self._busy.discard(key)
-        return found
+        if key not in self._known:
+            self._known[key] = None  # a name that is defined by itself has no constant value
+            self._known[key] = self.text(owners[0].values[name][0], owners[0], depth + 1)
+        return self._known[key]
 
     def _binary(self, node: ast.BinOp, scope: Scope, depth: int) -> str | None:
         if isinstance(node.op, ast.Mult):

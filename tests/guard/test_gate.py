@@ -363,3 +363,28 @@ def test_the_gate_takes_a_few_milliseconds(shared_dir: Path) -> None:
             times.append(time.process_time() - start)
         best.append(min(times))
     assert statistics.median(best) < 0.005
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x0 = 1\n" + "".join(f"x{i} = x{i - 1} if x{i - 1} else x{i - 1}\n" for i in range(1, 1500)),
+        "".join("x = x if x else y\ny = y if x else x\n" for _ in range(1000)),
+        "x0 = 'a'\n" + "".join(f"x{i} = x{i - 1} + x{i - 1}\n" for i in range(1, 1500)),
+        "x = " + " + ".join(["'a'"] * 2500) + "\n",
+        "x = [" + "getattr(a, b), " * 5000 + "]\n",
+        "x = y" + ".z()" * 900 + "\n",
+    ],
+    ids=["diamond", "cycle", "doubling", "text", "lookups", "calls"],
+)
+def test_aliases_that_branch_and_cycle_take_linear_time(source: str) -> None:
+    start = time.process_time()
+    assert gate(source + RUN).ok
+    assert time.process_time() - start < 10.0  # following every path takes for ever
+
+
+def test_a_long_chain_of_aliases_hides_nothing() -> None:
+    forward = "import os\nx0 = os\n" + "".join(f"x{i} = x{i - 1}\n" for i in range(1, 400)) + "x399.system('id')\n"
+    names = "a0 = 'system'\n" + "".join(f"a{i} = a{i - 1}\n" for i in range(1, 400))
+    assert gate(forward + RUN).reason == "gate.forbidden-call"
+    assert not gate("import os\n" + names + "getattr(os, a399)('id')\n" + RUN).ok
