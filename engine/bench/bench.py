@@ -14,9 +14,12 @@ import msgspec
 from engine.bench.api import EvaluationPlan, PhaseSink
 from engine.bench.device_lock import DeviceLock
 from engine.bench.evaluation import Rival, Trial
-from engine.bench.machine import cpu_facts
+from engine.bench.evidence import fingerprint, write_evidence
+from engine.bench.noise import measure_noise
 from engine.bench.session import Session
 from engine.errors import Fault
+from engine.hardware.facts import device_facts
+from engine.guard.gate import check
 from engine.problems.model import Problem
 from engine.problems.solution import Solution, python_solution
 from engine.records import Baselines, DeviceFacts, Evaluation
@@ -34,9 +37,9 @@ class ProcessBench:
 
     def __init__(self, problem: Problem, device: str, scratch: Path, *, owner: str = "") -> None:
         self.problem, self.scratch, self.owner = problem, scratch, owner
-        self.device: DeviceFacts = cpu_facts()
-        self.lock = DeviceLock(self.device.uuid)
         self._name = device
+        self.device: DeviceFacts = device_facts(device)
+        self.lock = DeviceLock(self.device.uuid or device)
         self._session: Session | None = None
         self._gate = asyncio.Lock()
         self._idle = asyncio.Event()
@@ -65,7 +68,9 @@ class ProcessBench:
                 session = await self._live()
             except Fault as fault:
                 return Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail)
-            return await Trial(session, self.lock, solution, plan, rivals, on_phase).run()
+            trial = Trial(session, self.lock, solution, plan, rivals, on_phase)
+            trial.evidence["environment"] = fingerprint(self.device)
+            return await trial.run()
 
     async def measure_baselines(self, seed: Solution, on_phase: PhaseSink | None = None) -> Baselines:
         """Raises :class:`Fault` if the seed is wrong or cannot run."""
@@ -76,14 +81,16 @@ class ProcessBench:
                 evaluation.reason if evaluation.verdict == "ERROR" else "fault.seed",
                 f"the starting solution does not pass: {evaluation.reason} {evaluation.detail}",
             )
+        async with self._used():
+            noise, pairs = await measure_noise(await self._live(), self.lock, reference_solution(self.problem))
         return Baselines(
             reference_ms=evaluation.latency_ms * evaluation.geomean_speedup,
             seed_ms=evaluation.latency_ms,
             seed_speedup=evaluation.geomean_speedup,
-            noise=0.0,
+            noise=noise,
             workloads=evaluation.workloads,
             timer=evaluation.timer,
-            notes=evaluation.notes,
+            notes=[*evaluation.notes, f"A/A noise {noise:.2%} from {len(pairs)} pairs of processes"],
         )
 
     @contextlib.asynccontextmanager
@@ -122,9 +129,16 @@ async def evaluate_many(
     """Each solution against the reference, in order, in one warm session."""
     scratch = Path(mkdtemp(prefix="kernelarc-"))
     bench = ProcessBench(problem, device, scratch)
+    plan = msgspec.structs.replace(plan, against_reference=True)
     try:
-        for solution in solutions:
-            evaluation = await bench.evaluate(solution, msgspec.structs.replace(plan, against_reference=True))
+        for index, solution in enumerate(solutions):
+            gate = check(solution, problem)
+            if gate.ok:
+                evaluation = await bench.evaluate(solution, plan)
+            else:
+                evaluation = Evaluation(verdict="REJECT", reason=gate.reason, detail=gate.detail)
+            if evidence_dir is not None:
+                write_evidence(evidence_dir, index, problem, solution, evaluation)
             yield evaluation
     finally:
         await bench.close()

@@ -1,14 +1,10 @@
-"""What this machine offers a bench: cores, memory, device facts. No torch."""
+"""What this machine offers a bench: cores and memory. No torch."""
 
 from __future__ import annotations
 
 import os
-import platform
-from pathlib import Path
 
 import msgspec
-
-from engine.records import DeviceFacts
 
 _MIN_MEMORY = 4 << 30
 
@@ -39,20 +35,3 @@ def total_memory() -> int:
 def memory_limit(shared: int) -> int:
     """Private memory of one candidate, bytes: half the machine at most, 4 GiB or 8 × its inputs and outputs."""
     return min(max(_MIN_MEMORY, 8 * shared), max(total_memory() // 2, _MIN_MEMORY))
-
-
-def cpu_facts() -> DeviceFacts:
-    name = platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
-    return DeviceFacts(
-        kind="cpu",
-        name=name,
-        uuid="cpu",
-        memory_bytes=total_memory(),
-        cores=len(os.sched_getaffinity(0)),
-    )
