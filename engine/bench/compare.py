@@ -52,7 +52,7 @@ class OutputMatch(msgspec.Struct, frozen=True, kw_only=True):
     max_rel_error: float = 0.0
     has_nan: bool = False
     has_inf: bool = False
-    reference_not_finite: bool = False  # the problem's fault, not the candidate's
+    reference_not_finite: bool = False  # or of another shape: the problem's fault, not the candidate's
     matched_ratio: float = 1.0
     worst_tolerances: float = 0.0  # largest error in units of the element's tolerance
     relative_l2: float | None = None

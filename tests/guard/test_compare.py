@@ -299,6 +299,11 @@ def test_an_output_without_randomness_is_a_note() -> None:
     assert not found.extra and "does not depend" in found.notes[0]
 
 
+def test_a_handful_of_values_is_not_called_constant() -> None:
+    assert not probe_of(torch.tensor(0.7), torch.tensor(-1.3)).vacuous
+    assert "the answer to other inputs" in probe_of(torch.tensor(1e-4), torch.tensor(2e-4)).vacuous["y"]
+
+
 def test_integers_need_no_probe_and_empty_outputs_break_nothing() -> None:
     ints = torch.arange(8)
     assert not probe_of(ints, ints + 1).notes

@@ -64,7 +64,6 @@ def test_trimmed_interval_ignores_a_fifth_of_wild_pairs() -> None:
 def test_workloads_are_averaged_pair_by_pair() -> None:
     assert stats.aggregate([[0.1, 0.2, 0.9], [0.3, 0.4]]) == pytest.approx([0.2, 0.3])
     assert stats.aggregate([]) == []
-    assert stats.block_log_ratio([2.0, 2.0, 99.0], [1.0, 1.0, 1.0]) == pytest.approx(math.log(2))
 
 
 @pytest.mark.parametrize(
