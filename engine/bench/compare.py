@@ -352,14 +352,6 @@ def compare_guard(
     )
 
 
-def mutated(before: Sequence[object], after: Sequence[object], names: Sequence[str]) -> tuple[str, str] | None:
-    """(``wrong.input-mutation``, detail) for the first input whose bytes changed; ``None`` if none did."""
-    for name, old, new in zip(names, before, after, strict=True):
-        if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and not same_bytes(old, new):
-            return "wrong.input-mutation", f"run changed its input {name}"
-    return None
-
-
 def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors of one shape and type are equal bit for bit (NaN equals itself, -0 is not 0)."""
     if a.shape != b.shape or a.dtype != b.dtype:

@@ -2,9 +2,9 @@
 
 The unit of evidence is a *pair*: one short block of calls of the incumbent and one of the candidate, next to each
 other in random order, reduced to ``ln(incumbent / candidate)`` of their times per call, per workload (> 0: the
-candidate is faster). A block's time is its mean, not its median: a candidate that moves the work of many calls into
-one must not gain by it. Pairs cancel what both sides share (clock, temperature, neighbours). Over workloads a pair
-is averaged, which is the geometric mean of the ratios.
+candidate is faster). A block's time is its mean, not its median: who moves the work of many calls into one must not
+gain by it. Pairs cancel what both sides share (clock, temperature, neighbours). Over workloads a pair is averaged,
+which is the geometric mean of the ratios.
 
 The interval of the mean pair is Student's t below 12 pairs and Yuen's 20 % trimmed-mean interval from 12 on. In
 simulation, with a quarter of the pairs disturbed as by a compile running beside, t alone kept a true 10 % gain in
