@@ -11,6 +11,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from engine.bench.api import OpenBench
@@ -18,7 +19,6 @@ from engine.campaign import BuildProposer, Launcher
 from engine.commands import Commands
 from engine.control.server import ControlServer
 from engine.errors import BadInput, KernelArcError
-from engine.hardware.telemetry import Sampler
 from engine.problems.load import problem_from_json
 from engine.proposers import build_proposer
 from engine.records import CampaignState, StopReason
@@ -28,6 +28,7 @@ from engine.store.lock import CampaignLock
 from engine.store.reader import StoreReader
 from engine.store.summary import Summary
 from engine.store.writer import StoreWriter
+from engine.watch import MachineWatch
 
 INTERRUPTED = 130
 CLOSE_LIMIT_S = 20.0
@@ -35,11 +36,11 @@ CLOSE_LIMIT_S = 20.0
 Started = Callable[[Launcher], None]
 
 
-def product_bench() -> OpenBench:
-    """The bench that ships. Imported when an engine starts, not before."""
+def product_bench(owner: str) -> OpenBench:
+    """The bench that ships, under the campaign's name. Imported when an engine starts, not before."""
     from engine.bench import open_bench
 
-    return open_bench
+    return partial(open_bench, owner=owner)
 
 
 async def serve(
@@ -57,19 +58,19 @@ async def serve(
         StoreError: its database cannot be used.
     """
     with CampaignLock(folder):
-        async with _opened(folder, bench or product_bench()) as session:
+        async with _opened(folder, bench or product_bench(folder.name)) as session:
             launcher = Launcher(session, proposers=proposers, end_when_stuck=end_when_stuck)
             commands = Commands(launcher)
             server = ControlServer(folder, commands.handle, commands.recall)
             await server.start()
-            sampler = _sampler(session)
-            sampler.start()
+            watch = MachineWatch(session)
+            watch.start()
             if started is not None:
                 started(launcher)
             try:
                 await launcher.run()
             finally:
-                await sampler.close()
+                await watch.close()
                 await server.close()
             return session.summary
 
@@ -116,12 +117,6 @@ def refuse_ended(folder: Path, summary: Summary) -> None:
             where=folder.name,
             fix="start a new one with `kernelarc run`, --seed-solution and --memory-from",
         )
-
-
-def _sampler(session: Session) -> Sampler:
-    """Telemetry of the CPU and of the campaign's GPU."""
-    device = session.bench.device
-    return Sampler(session.writer.sample, [device.uuid] if device.kind == "cuda" and device.uuid else [])
 
 
 def run_process(folder: Path, **options: object) -> int:

@@ -103,8 +103,11 @@ class StoreWriter:
     async def open(cls, path: Path, clock: Callable[[], float] = time.time) -> StoreWriter:
         """An existing campaign, recovered (:func:`open_database`). Raises :class:`StoreError`."""
         connection, summary = await asyncio.to_thread(open_database, path, clock)
-        database = await aiosqlite.Connection(lambda: connection, iter_chunk_size=64)
-        return cls(path, database, summary, clock)
+        database = aiosqlite.Connection(lambda: connection, iter_chunk_size=64)
+        # An engine that ends without closing must end all the same; SQLite takes it as any other crash.
+        thread: Any = getattr(database, "_thread", database)
+        thread.daemon = True
+        return cls(path, await database, summary, clock)
 
     async def close(self) -> None:
         """Write what is queued, checkpoint, close. Raises :class:`StoreError` if decisions had to be given up."""

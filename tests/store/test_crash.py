@@ -81,3 +81,25 @@ def check(database: Path, acknowledged: list[tuple[str, str, str]]) -> None:
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+FORGETS = """
+import asyncio, sys
+from pathlib import Path
+from engine.store.writer import StoreWriter
+from tests.fixtures.store_records import keep
+
+async def main(path):
+    writer = await StoreWriter.open(path)
+    await writer.commit_verdict(keep())
+    raise SystemExit(7)
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+def test_a_process_that_never_closed_its_store_still_ends(database: Path) -> None:
+    root = str(Path(__file__).resolve().parents[2])
+    done = subprocess.run([sys.executable, "-c", FORGETS, str(database)], cwd=root, timeout=20, check=False)
+    assert done.returncode == 7
+    check(database, [("1", "a1", "1")])
