@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 from textual import events, on, work
-from textual.app import App
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 
 from engine.errors import BadInput, KernelArcError
@@ -43,7 +46,15 @@ class KernelArcApp(App[str]):
     VERTICAL_BREAKPOINTS = [(0, "-short"), (18, "-low"), (30, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1", "help", "Help", show=False, id="app.help", tooltip="what every key does here"),
-        Binding("ctrl+q,ctrl+c", "leave", "Leave", show=False, id="app.leave", priority=True),
+        Binding(
+            "ctrl+q,ctrl+c",
+            "leave",
+            "Leave",
+            show=False,
+            id="app.leave",
+            priority=True,
+            tooltip="leave; nothing is stopped",
+        ),
         Binding("ctrl+l", "redraw", "Redraw", show=False, id="app.redraw", tooltip="draw the screen again"),
         Binding("T", "next_theme", "Theme", show=False, id="app.theme", tooltip="the next colour theme"),
     ]
@@ -68,7 +79,7 @@ class KernelArcApp(App[str]):
         self.session: Session | None = None
         self.palette = Palette({})
         self.crash = ""
-        self._noted: set[tuple[str, str]] | None = None
+        self._noted: set[tuple[str, str]] = set()
         if self.ascii:
             self._filters.append(AsciiFilter())
         self._use_theme(themes.ANSI_THEME if no_color else self.settings.theme)
@@ -118,7 +129,7 @@ class KernelArcApp(App[str]):
         opened = Session(folder, self._published, read_only=self.read_only, replay=replay)
         self.close_session()
         self.session = opened
-        self._noted = None
+        self._noted = {(note.code, note.text) for note in opened.view.summary.attention}
         if self.is_running:
             opened.start()
         return opened
@@ -202,7 +213,7 @@ class KernelArcApp(App[str]):
         """Ring or notify for what is new since the last view, if the person asked for that."""
         now = {(note.code, note.text) for note in view.summary.attention}
         known, self._noted = self._noted, now
-        if known is None or not (self.settings.bell or self.settings.notify):
+        if not (self.settings.bell or self.settings.notify):
             return
         fresh = [note for note in view.summary.attention if (note.code, note.text) not in known]
         if fresh and self.settings.bell:
@@ -330,6 +341,36 @@ class KernelArcApp(App[str]):
         self.say(f"theme {name}", "muted")
 
     # Everywhere
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Every action of this screen by what it does, then themes and what has no key."""
+        from kernelarc_tui.keys import palette_rows
+
+        for title, keys, action, node in palette_rows(screen):
+            yield SystemCommand(title, keys, partial(self.run_action, action, node))
+        for name in self.own_themes():
+            yield SystemCommand(f"theme {name}", "colours", partial(self.choose_theme, name))
+        yield SystemCommand("save a screenshot", "an SVG in the current folder", self.action_save_screen)
+        yield SystemCommand("ring when something needs you", "on or off", partial(self.toggle_setting, "bell"))
+        yield SystemCommand(
+            "desktop notifications", "OSC 9 and 777, on or off", partial(self.toggle_setting, "notify")
+        )
+        yield SystemCommand("leave", "nothing is stopped", self.action_leave)
+
+    def toggle_setting(self, name: str) -> None:
+        value = not getattr(self.settings, name)
+        self.settings = msgspec.structs.replace(self.settings, **{name: value})
+        remember(name, value)
+        self.say(f"{name} is {'on' if value else 'off'}", "muted")
+
+    def action_save_screen(self) -> None:
+        path = Path(f"kernelarc-{time.strftime('%H%M%S')}.svg")
+        try:
+            path.write_text(self.export_screenshot(title=self.session.name if self.session else "kernelarc"))
+        except OSError as error:
+            self.say(f"! {path.absolute()}: {error.strerror}", "bold warning")
+            return
+        self.say(f"saved {path.absolute()}", "muted")
 
     def action_help(self) -> None:
         from kernelarc_tui.screens.help import Help

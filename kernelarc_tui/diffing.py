@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelarc_tui.paint import Line
+from kernelarc_tui.paint import Line, fold
 
 CONTEXT = 3
 MAX_LINES = 20_000  # difflib is quadratic in the worst case; longer texts are compared line by line
@@ -77,18 +77,18 @@ def unified(found: Sequence[Row], old: Sequence[Line], new: Sequence[Line]) -> l
 
 
 def split(found: Sequence[Row], old: Sequence[Line], new: Sequence[Line], width: int) -> list[Line]:
-    """Side by side in ``width`` cells; what does not fit a half is cut."""
+    """Side by side in ``width`` cells; long lines are folded within their half."""
     half = max(12, (width - 3) // 2)
     lines = []
     for row in found:
         if row.kind == "@":
             lines.append(_gap(row.skipped))
             continue
-        line = Line()
-        line.extend(_half(row.left, old, half, "-" if row.kind in "-~" else " "))
-        line.add(" │ ", "faint")
-        line.extend(_half(row.right, new, half, "+" if row.kind in "+~" else " "))
-        lines.append(line)
+        left = _half(row.left, old, half, "-" if row.kind in "-~" else " ")
+        right = _half(row.right, new, half, "+" if row.kind in "+~" else " ")
+        for index in range(max(len(left), len(right))):
+            line = Line().extend(left[index] if index < len(left) else Line(" " * half))
+            lines.append(line.add(" │ ", "faint").extend(right[index] if index < len(right) else Line()))
     return lines
 
 
@@ -105,18 +105,20 @@ def _unified(sign: str, left: int | None, right: int | None, texts: Sequence[Lin
     return line.extend(texts[index]) if index is not None else line
 
 
-def _half(index: int | None, texts: Sequence[Line], width: int, sign: str) -> Line:
+def _half(index: int | None, texts: Sequence[Line], width: int, sign: str) -> list[Line]:
+    """One side of one row: its number, its sign, its text folded into ``width`` cells."""
     if index is None:
-        return Line(" " * width)
+        return [Line(" " * width)]
     back = {"-": " on diff-removed", "+": " on diff-added"}.get(sign, "")
-    line = Line().fit(str(index + 1), 4, f"faint{back}", right=True)
-    line.add(f" {sign} ", {"-": "bold verdict-reject", "+": "bold verdict-keep"}.get(sign, "") + back)
-    for text, style in texts[index].pieces:
-        room = width - line.width
-        if room <= 0:
-            break
-        if Line(text).width <= room:
+    rows = []
+    for position, part in enumerate(fold(texts[index], width - 7)):
+        first = position == 0
+        line = Line().fit(str(index + 1) if first else "", 4, f"faint{back}", right=True)
+        line.add(
+            f" {sign if first else ' '} ",
+            ({"-": "bold verdict-reject", "+": "bold verdict-keep"}.get(sign, "") + back).strip(),
+        )
+        for text, style in part.pieces:
             line.add(text, (style + back).strip())
-        else:
-            line.fit(text, room, (style + back).strip())
-    return line.add(" " * max(0, width - line.width), back.strip())
+        rows.append(line.add(" " * max(0, width - line.width), back.strip()))
+    return rows

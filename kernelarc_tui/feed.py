@@ -118,6 +118,7 @@ class Feed:
 
     def _seqs(self, after: int, upto: int) -> list[int]:
         chosen = self.filter
+        outcome = "" if chosen.outcome == "ERROR" else chosen.outcome  # an event kind of its own
         return self.reader.event_seqs(
-            after, upto, kinds=chosen.kinds, agent=chosen.agent, outcome=chosen.outcome, text=chosen.text
+            after, upto, kinds=chosen.kinds, agent=chosen.agent, outcome=outcome, text=chosen.text
         )

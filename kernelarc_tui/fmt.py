@@ -38,8 +38,10 @@ def delta(log_ratio: float | None) -> str:
     change = (2.718281828459045 ** (-log_ratio) - 1) * 100
     if abs(change) >= 1000:
         return "+>999 %" if change > 0 else ""
-    sign = "+" if change > 0 else "−"
     size = abs(change)
+    if size < 0.05:
+        return "0.0 %"
+    sign = "+" if change > 0 else "−"
     return f"{sign}{size:.1f} %" if size < 100 else f"{sign}{size:.0f} %"
 
 

@@ -19,6 +19,7 @@ from engine.records import CampaignState, Sample
 from engine.store.campaigns import campaign_state
 from engine.store.reader import StoreReader
 from engine.store.summary import Summary
+from kernelarc_tui import clock
 from kernelarc_tui.view import Point, View
 
 POLL_S = 0.1
@@ -85,7 +86,7 @@ class ViewReader:
 
 def _now(state: CampaignState, summary: Summary) -> float:
     """The wall clock; an interrupted campaign's stopped with its last event."""
-    return summary.last_at if state is CampaignState.INTERRUPTED else time.time()
+    return summary.last_at if state is CampaignState.INTERRUPTED else clock.now()
 
 
 class Follower:
@@ -157,9 +158,9 @@ class Follower:
 
     def _lost(self, error: StoreError) -> None:
         """The store went away or is a newer one: say so, and try again slowly."""
-        view = View(problem=error.message, now=time.time())
+        view = View(problem=error.message, now=clock.now())
         if self._views is not None:
-            view = replace(self._views._view, problem=error.message, now=time.time())
+            view = replace(self._views._view, problem=error.message, now=clock.now())
             with contextlib.suppress(StoreError):
                 self._views.reader.close()
         self._views = None

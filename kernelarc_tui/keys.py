@@ -62,6 +62,23 @@ def key_groups(screen: Screen[Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     return [("On this screen", own), ("In lists and texts", lists), ("Everywhere", everywhere)]
 
 
+def palette_rows(screen: Screen[Any]) -> list[tuple[str, str, str, DOMNode]]:
+    """(what it does, its keys, action, where it lives) for the command palette; moving about is left out."""
+    keymap = screen.app._keymap
+    rows: list[tuple[str, str, str, DOMNode]] = []
+    seen: set[str] = set()
+    nodes: list[DOMNode] = [screen, screen.app]
+    for node in nodes:
+        for bindings in node._bindings.key_to_bindings.values():
+            for binding in bindings:
+                if binding.id and binding.id not in seen and not binding.id.startswith(_LIST_IDS):
+                    seen.add(binding.id)
+                    keys = keymap.get(binding.id, binding.key).split(",")
+                    title = binding.tooltip or binding.description
+                    rows.append((title, " ".join(shown_key(key) for key in keys), binding.action, node))
+    return rows
+
+
 def _bindings(screen: Screen[Any]) -> Iterator[tuple[DOMNode, str, list[str], str]]:
     """(where, id, keys, what) of each binding with an id that is in force now, a user's keymap applied."""
     keymap = screen.app._keymap

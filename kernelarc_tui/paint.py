@@ -131,6 +131,35 @@ class Line:
         return strip.adjust_cell_length(width, under)
 
 
+def fold(line: Line, width: int) -> list[Line]:
+    """A row folded to ``width`` cells, its styles kept; at least one row."""
+    rows = [Line(base=line.base)]
+    for text, style in line.pieces:
+        rest = text
+        while rest:
+            room = width - rows[-1].width
+            if width_of(rest) <= room:
+                rows[-1].add(rest, style)
+                break
+            head = set_cell_size(rest, room).rstrip("\x00") if room > 0 else ""
+            taken = _shared(head, rest)
+            if not taken and rows[-1].width == 0:
+                taken = 1  # a wide character in a row of one cell
+            rows[-1].add(rest[:taken], style)
+            rest = rest[taken:]
+            if rest:
+                rows.append(Line(base=line.base))
+    return rows
+
+
+def _shared(head: str, text: str) -> int:
+    """How many characters of ``text`` are in ``head``, which may end in padding."""
+    count = min(len(head), len(text))
+    while count and head[:count] != text[:count]:
+        count -= 1
+    return count
+
+
 def fill(lines: Iterable[Line], height: int) -> list[Line]:
     """Exactly ``height`` lines."""
     shown = list(lines)[:height]

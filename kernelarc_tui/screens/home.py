@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,7 +14,7 @@ from textual.screen import Screen
 from engine.errors import KernelArcError, StoreError
 from engine.records import CampaignState
 from engine.store.campaigns import CampaignEntry, list_campaigns
-from kernelarc_tui import fmt
+from kernelarc_tui import clock, fmt
 from kernelarc_tui.glyphs import STATES
 from kernelarc_tui.paint import Line
 from kernelarc_tui.safe import one_line
@@ -209,8 +208,8 @@ class Home(Screen[None]):
         wanted = self._text.lower()
         shown = [e for e in self._entries if wanted in f"{e.name} {e.problem} {e.state}".lower()]
         table = self.query_one(CampaignList)
-        table.show(shown, time.time())
-        running = sum(1 for entry in self._entries if entry.state is CampaignState.RUNNING)
+        table.show(shown, clock.now())
+        running = sum(1 for entry in self._entries if entry.state == CampaignState.RUNNING)
         words = ["campaigns", f"{running} running" if running else "", f"“{self._text}”" if self._text else ""]
         retitle(table, " · ".join(word for word in words if word))
         self.query_one(CampaignFacts).show(table.selected)
@@ -260,7 +259,7 @@ class Home(Screen[None]):
             return
         if entry.state in (CampaignState.RUNNING, CampaignState.STARTING):
             self.kernelarc.say(f"{entry.name} is running; enter opens it", "muted")
-        elif entry.state is CampaignState.PAUSED:
+        elif entry.state == CampaignState.PAUSED:
             self.open_campaign(Path(entry.folder))
             self.kernelarc.command("resume")
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import ClassVar
 
@@ -11,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
+from kernelarc_tui import clock
 from kernelarc_tui.feed import FeedFilter
 from kernelarc_tui.glyphs import OUTCOMES
 from kernelarc_tui.screens.campaign import CampaignScreen, Hint
@@ -135,7 +135,7 @@ class Live(CampaignScreen):
         """The clock, once a second while the campaign runs."""
         view = self.session.view
         if self.session.player is None and view.running and self.is_current:
-            now = replace(view, now=time.time())
+            now = replace(view, now=clock.now())
             self.query_one(Header).show(now, self.session.tag)
             self.query_one(AgentsTable).show(now)
 

@@ -95,7 +95,7 @@ class StartForm(ModalScreen[Path | None]):
             yield FormRow("proposer", Cycle(PROPOSERS, id="proposer"))
             yield FormRow("model", Box(placeholder="for llm, as in openai/gpt-5", id="model"))
             yield FormRow("device", Box(placeholder="cpu or cuda:0", id="device"))
-            yield FormRow("agents", Box(placeholder="2", id="agents"))
+            yield FormRow("agents", Box(placeholder="2, or 1 for single", id="agents"))
             yield FormRow("candidates", Box(placeholder="100", id="candidates"))
             yield FormRow("minutes", Box(placeholder="no limit", id="minutes"))
             yield FormRow("US dollars", Box(placeholder="no limit", id="max_cost"))

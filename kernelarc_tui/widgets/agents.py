@@ -104,7 +104,8 @@ COLUMNS = (
     Column("tokens", 7, 112, _tokens, right=True),
     Column("model", 12, 88, _model),
 )
-_GROWTH = {"strategy": 25, "doing": 18, "plateau": 21, "model": 28}  # largest useful width
+# What is left over goes here, in this order, up to these widths.
+_GROWTH = (("doing", 13), ("plateau", 14), ("doing", 18), ("plateau", 21), ("strategy", 25), ("model", 28))
 
 
 def columns_for(width: int) -> list[tuple[Column, int]]:
@@ -112,9 +113,11 @@ def columns_for(width: int) -> list[tuple[Column, int]]:
     shown = [column for column in COLUMNS if width >= column.least]
     widths = {column.title: column.width for column in shown}
     spare = width - 3 - sum(widths.values()) - (len(shown) - 1)
-    for title in ("doing", "plateau", "strategy", "model"):
-        if title in widths and spare > 0:
-            grow = min(spare, _GROWTH[title] - widths[title])
+    for title, useful in _GROWTH:
+        if title in widths and widths[title] < useful:
+            grow = min(spare, useful - widths[title])
+            if title == "plateau" and widths[title] + grow < 12:
+                continue  # the long gauge needs room for its number
             widths[title] += grow
             spare -= grow
     return [(column, widths[column.title]) for column in shown]

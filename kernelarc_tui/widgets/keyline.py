@@ -15,6 +15,7 @@ from kernelarc_tui.safe import one_line
 from kernelarc_tui.widgets.painted import Painted
 
 ANSWER_S = 6.0
+_ASCII_KEYS = {"⏎": "enter", "← →": "<- ->", "+ −": "+ -"}
 
 
 class KeyLine(Painted):
@@ -47,6 +48,8 @@ class KeyLine(Painted):
         if self.answer:
             return [Line().fit(self.answer, width, self.answer_style)]
         line = Line()
+        if getattr(self.app, "ascii", False):
+            self.hints = [(_ASCII_KEYS.get(key, key), word, action) for key, word, action in self.hints]
         shown, last = list(self.hints[:-1]), self.hints[-1:] or []
         tail = Line()
         for key, word, _ in last:

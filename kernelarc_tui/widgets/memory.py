@@ -20,6 +20,7 @@ class MemoryPanel(RowList):
         self.entries: Sequence[MemoryRow] = ()
 
     def show(self, entries: Sequence[MemoryRow]) -> None:
+        """The same sequence as before means: nothing changed."""
         if entries is not self.entries:
             self.entries = entries
             self.rows_changed()
@@ -47,10 +48,12 @@ def memory_line(entry: MemoryRow, width: int) -> Line:
     gone = entry.expired_at is not None
     text = entry.strategy if win else trap_text(entry)
     right = fmt.times(_gain(entry)) if win and _gain(entry) is not None else ""
+    if width >= 60 and entry.candidate:
+        right = f"{right:>6} {'#' + str(entry.candidate):>5}"
     room = width - line.width - (len(right) + 1 if right else 0)
     line.fit(one_line(text, 300), room, "strike faint" if gone else "")
     if right:
-        line.add(" ").add(right, "verdict-keep")
+        line.add(" ").add(right[:6], "verdict-keep").add(right[6:], "muted")
     return line
 
 

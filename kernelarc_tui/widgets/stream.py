@@ -93,15 +93,13 @@ def stream_line(row: EventRow, summary: Summary, width: int) -> Line:
         line.add(" ").fit(row.latency, 6, right=True)
         faster = row.delta.startswith("−")
         line.add(" ").fit(row.delta, 8, "verdict-keep" if faster else "muted", right=True)
-    elif wide and row.letter in "KARx":
+    elif wide:
         line.add(" " * 16)
     if width - line.width < 8:
         return line
     line.add("  " if wide else " ")
-    if width >= 84 and row.strategy:
-        size = 16 if width < 120 else 25
-        name = row.strategy if len(row.strategy) <= size else short_strategy(row.strategy)
+    if width >= 84:
+        size = 10 if width < 120 else 25
+        name = row.strategy if size > 20 else short_strategy(row.strategy)
         line.fit(name, size, "muted").add(" ")
-    elif width >= 84 and row.number:
-        line.add(" " * (17 if width < 120 else 26))
     return line.fit(row.text, width - line.width, "" if row.letter != "·" else "muted")

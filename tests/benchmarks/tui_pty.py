@@ -28,7 +28,7 @@ class Terminal:
     ) -> None:
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        environment = {**os.environ, "TERM": "xterm-256color", **(env or {})}
+        environment = {**os.environ, "TERM": "xterm-256color"}
         for name in (
             "COLORTERM",
             "NO_COLOR",
@@ -39,6 +39,7 @@ class Terminal:
             "PYTHONDONTWRITEBYTECODE",
         ):
             environment.pop(name, None)
+        environment |= env or {}
         self.started = time.perf_counter()
         self.process = subprocess.Popen(
             command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True

@@ -1,0 +1,202 @@
+"""Every control reaches the engine, and its answer is on the screen."""
+
+from __future__ import annotations
+
+import pytest
+
+CONTROLS = [
+    (("p",), "pause", None),
+    (("P",), "pause", "1"),
+    (("j", "P"), "pause", "2"),
+    (("d",), "draft", "1"),
+    (("j", "j", "d"), "draft", "3"),
+    (("D",), "draft", None),
+]
+
+
+@pytest.mark.parametrize(("keys", "verb", "agent"), CONTROLS)
+async def test_a_key_sends_its_command_for_the_agent_or_all(engine, show, keys, verb, agent):
+    async with show(engine.folder) as screen:
+        await screen.press(*keys)
+        await screen.sees(f"✓ {verb} carried out")
+        assert (engine.last.verb, engine.last.agent) == (verb, agent)
+
+
+async def test_pause_becomes_resume(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("p")
+        await screen.until(lambda: "‖ paused" in screen.text("#header"))
+        await screen.press("p")
+        await screen.until(lambda: engine.last.verb == "resume" and "▶" in screen.text("#header"))
+
+
+async def test_a_paused_agent_shows_it_and_P_resumes_it(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("P")
+        await screen.until(lambda: "paused" in screen.text("#agents"))
+        await screen.press("P")
+        await screen.until(lambda: (engine.last.verb, engine.last.agent) == ("resume", "1"))
+
+
+async def test_a_hint_is_typed_and_delivered_as_written(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("j", "h")
+        await screen.type("try split-K 2")
+        await screen.press("enter")
+        await screen.until(lambda: engine.commands)
+        assert (engine.last.verb, engine.last.agent, engine.last.text) == ("hint", "2", "try split-K 2")
+        await screen.press("H")
+        await screen.type("all")
+        await screen.press("enter")
+        await screen.until(lambda: engine.last.text == "all")
+        assert engine.last.agent is None
+
+
+async def test_an_empty_or_cancelled_hint_sends_nothing(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("h", "enter")
+        await screen.press("h")
+        await screen.type("no")
+        await screen.press("escape")
+        await screen.pilot.pause(0.1)
+        assert engine.commands == []
+
+
+async def test_stop_asks_and_the_safe_answer_comes_first(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("s", "enter")
+        await screen.pilot.pause(0.1)
+        assert engine.commands == []
+        await screen.press("s", "a")
+        await screen.until(lambda: engine.commands)
+        assert (engine.last.verb, engine.last.agent) == ("stop", "1")
+        await screen.until(lambda: "stopped" in screen.text("#agents"))
+        await screen.press("s", "c")
+        await screen.until(lambda: len(engine.commands) == 2)
+        assert (engine.last.verb, engine.last.agent) == ("stop", None)
+        await screen.until(lambda: "■ stopped" in screen.text("#header"))
+
+
+async def test_a_veto_confirms_and_the_best_goes_back_everywhere(engine, show):
+    async with show(engine.folder, (120, 30)) as screen:
+        await screen.press("v")
+        assert "Veto #48?" in screen.text() and "#45" in screen.text()
+        await screen.press("n")
+        await screen.pilot.pause(0.05)
+        assert engine.commands == []
+        await screen.press("v", "y")
+        await screen.until(lambda: engine.commands)
+        assert (engine.last.verb, engine.last.number) == ("veto", 48)
+        await screen.until(lambda: "#45" in screen.text("#header"))
+
+
+async def test_a_veto_in_the_stream_takes_the_selected_keep(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("f", "2", "j", "v")
+        assert "Veto #52?" in screen.text()
+
+
+async def test_budgets_are_new_totals_and_checked(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("b")
+        assert "candidates (now 100)" in screen.text() and "US dollars (now 20)" in screen.text()
+        await screen.type("0.5")
+        await screen.press("enter", "enter", "enter")
+        await screen.sees("candidates must be a whole number above zero")
+        assert engine.commands == []
+        await screen.press("ctrl+u")
+        await screen.type("250")
+        await screen.press("enter", "enter", "enter")
+        await screen.until(lambda: engine.commands)
+        assert (engine.last.verb, engine.last.candidates, engine.last.minutes) == ("budget", 250, None)
+        await screen.until(lambda: "63/250" in screen.text("#header"))
+
+
+async def test_switching_offers_eligible_strategies_and_models(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("w")
+        await screen.sees("Switch agent 1 to", "operator-fusion", "another model …")
+        await screen.press("j", "enter")
+        await screen.until(lambda: engine.commands)
+        assert engine.last.verb == "strategy" and engine.last.agent == "1" and engine.last.text
+
+
+async def test_another_model_is_typed(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("w")
+        await screen.sees("another model …")
+        await screen.press("G", "enter")
+        await screen.sees("A litellm name")
+        await screen.type("x/y")
+        await screen.press("enter")
+        await screen.until(lambda: engine.commands)
+        assert (engine.last.verb, engine.last.text) == ("model", "x/y")
+
+
+async def test_a_refusal_is_shown_with_its_reason(engine, show):
+    engine.refuse = "agent 1 is paused already"
+    async with show(engine.folder) as screen:
+        await screen.press("d")
+        await screen.sees("! agent 1 is paused already")
+
+
+async def test_no_engine_is_one_clear_line(campaign, show):
+    async with show(campaign) as screen:
+        await screen.press("d")
+        await screen.sees("no engine runs this campaign")
+
+
+async def test_read_only_sends_nothing_and_says_so(engine, show):
+    async with show(engine.folder, read_only=True) as screen:
+        assert "read-only" in screen.text("#header")
+        for key in ("p", "d", "h", "s", "v", "b", "w"):
+            await screen.press(key)
+            await screen.sees("opened read-only: nothing was sent")
+        assert engine.commands == []
+
+
+async def test_every_control_is_in_the_command_palette(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("ctrl+p")
+        await screen.type("drafts next")
+        await screen.sees("the selected agent drafts next")
+        await screen.press("down", "enter")
+        await screen.until(lambda: engine.commands and engine.last.verb == "draft")
+
+
+async def test_controls_work_from_the_other_screens_too(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("j", "a", "d")
+        await screen.until(lambda: engine.commands)
+        assert (engine.last.verb, engine.last.agent) == ("draft", "2")
+        await screen.sees("✓ draft carried out")
+        await screen.press("q", "l", "j", "j", "P")
+        await screen.until(lambda: len(engine.commands) == 2)
+        assert (engine.last.verb, engine.last.agent) == ("pause", "3")
+
+
+async def test_memory_is_pinned_noted_and_expired(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("m", "n")
+        await screen.until(lambda: engine.commands)
+        assert engine.last.verb == "memory.pin" and engine.last.number == 17
+        await screen.sees("★")
+        await screen.press("N")
+        await screen.type("checked by hand")
+        await screen.press("enter")
+        await screen.sees("checked by hand")
+        await screen.press("x", "n")
+        assert engine.last.verb == "memory.note"
+        await screen.press("x", "y")
+        await screen.until(lambda: engine.last.verb == "memory.expire")
+        await screen.until(lambda: "· 16" in screen.text("#entries"))
+
+
+async def test_memory_of_an_ended_campaign_is_edited_in_its_store(ended, show):
+    from engine.store.reader import StoreReader
+
+    async with show(ended) as screen:
+        await screen.press("m", "n")
+        await screen.sees("is pinned")
+    with StoreReader(ended) as reader:
+        assert reader.memory()[0].pinned

@@ -1,0 +1,184 @@
+"""One glance at 80×24 answers: is it running, what leads, why did the last one fail, does anything need me."""
+
+from __future__ import annotations
+
+import re
+
+from kernelarc_tui.widgets.agents import AgentsTable
+from kernelarc_tui.widgets.plot import TrajectoryPlot
+from kernelarc_tui.widgets.stream import OutcomeStream
+
+
+async def test_the_header_says_state_time_candidates_cost_best_and_who_holds_it(engine, show):
+    async with show(engine.folder) as screen:
+        first, second = screen.text("#header").split("\n")
+        assert "attn_out_proj_residual" in first and "H200" in first
+        assert re.search(r"▶ 00:41:07\s+63/100 candidates\s+\$4.12 of \$20", first)
+        assert "best 0.0845 ms" in second and "1.41× ref" in second and "62 % of bound" in second
+        assert "1 #48" in second
+        assert "! agent 3" in second  # what needs a person
+
+
+async def test_agents_are_told_apart_with_state_best_and_distance_to_their_plateau(engine, show):
+    async with show(engine.folder) as screen:
+        rows = screen.text("#agents").split("\n")[1:]
+        assert re.search(r"1 precision\s+benching\s+0\.0845 ▮▮▮▮▮", rows[0])
+        assert re.search(r"2 tiling\s+proposing.*0\.0893 ▮▮▮▯▯", rows[1])
+        assert re.search(r"3 tiling\s+model 1\ds\s+0\.0951 ▮▯▯▯▯", rows[2])
+
+
+async def test_the_stream_tells_why_the_last_candidate_failed(engine, show):
+    async with show(engine.folder) as screen:
+        stream = screen.text("#stream")
+        assert re.search(r"3 #62\s+x reject gate: kernel", stream)
+        assert re.search(r"1 #60\s+R revert 0\.0928\s+\+9\.8 %", stream)
+
+
+async def test_the_plot_shows_every_agents_line_the_reference_and_the_bound(engine, show):
+    async with show(engine.folder) as screen:
+        plot = screen.text("#plot")
+        assert "reference" in plot and "bound" in plot
+        assert all(re.search(rf" {label}\s*$", plot, re.M) for label in "123")
+        assert any(0x2800 < ord(char) <= 0x28FF for char in plot)
+
+
+async def test_device_and_memory_are_on_the_same_screen(engine, show):
+    async with show(engine.folder) as screen:
+        assert re.search(r"75 %.*7\.2/139 GiB\s+63 °C", screen.text("#device"))
+        assert "GPU 0" in screen.text("#device")
+        memory = screen.text("#memory")
+        assert "12 wins · 5 traps" in memory and "− split-K below 512 rows" in memory
+
+
+async def test_wider_screens_show_more_columns(engine, show):
+    async with show(engine.folder, (200, 50)) as screen:
+        agents = screen.text("#agents")
+        for title in ("strategy", "doing", "best ms", "speed-up", "plateau", "mode", "tried", "model"):
+            assert title in agents
+        assert "model 14s" in agents and "openai/gpt-5" in agents
+
+
+async def test_a_narrow_terminal_keeps_what_matters(engine, show):
+    async with show(engine.folder, (60, 20)) as screen:
+        assert "best 0.0845 ms" in screen.text() and "#62" in screen.text()
+        assert "q" in screen.text("#keys")
+
+
+async def test_the_footer_names_the_keys(engine, show):
+    async with show(engine.folder) as screen:
+        keys = screen.text("#keys")
+        for hint in ("p pause", "d draft", "h hint", "s stop", "⏎ open", "/ filter", "? help", "q leave running"):
+            assert hint in keys
+
+
+async def test_j_k_g_and_G_move_in_every_list(engine, show):
+    async with show(engine.folder) as screen:
+        agents = screen.app.screen.query_one(AgentsTable)
+        await screen.press("j", "j")
+        assert agents.cursor == 2
+        await screen.press("k")
+        assert agents.cursor == 1
+        await screen.press("g")
+        assert agents.cursor == 0
+        await screen.press("2", "G")
+        stream = screen.app.screen.query_one(OutcomeStream)
+        assert stream.has_focus and stream.cursor == stream.row_count() - 1
+        assert "#1 " in screen.text("#stream")
+        await screen.press("g")
+        assert stream.cursor == 0
+
+
+async def test_tab_goes_round_the_panes(engine, show):
+    async with show(engine.folder) as screen:
+        seen = []
+        for _ in range(3):
+            seen.append(screen.app.screen.focused.id)
+            await screen.press("tab")
+        assert sorted(seen) == ["agents", "memory", "stream"]
+
+
+async def test_the_filter_takes_an_outcome_an_agent_and_words(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("slash")
+        await screen.type("reject a2")
+        await screen.press("enter")
+        await screen.until(lambda: "agent 2" in screen.text("#stream"))
+        rows = [row for row in screen.text("#stream").split("\n")[1:] if "#" in row]
+        assert rows and all(" 2 #" in row and "x reject" in row for row in rows)
+        await screen.press("escape")
+        await screen.until(lambda: "accept" in screen.text("#stream"))
+
+
+async def test_f_steps_through_the_outcomes_and_e_shows_all_events(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("f")
+        assert "keep" in screen.text("#stream") and "accept" not in screen.text("#stream")
+        await screen.press("escape", "e", "2", "g")
+        await screen.press("j")
+        assert "all events" in screen.text("#stream")
+        await screen.press("G")
+        assert "start" in screen.text("#stream")  # the campaign's first event
+
+
+async def test_x_and_y_change_the_plots_axes_and_are_remembered(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("x")
+        assert "over time" in screen.text("#plot") and "40m" in screen.text("#plot")
+        await screen.press("x", "y")
+        assert "over dollars" in screen.text("#plot") and "log" in screen.text("#plot")
+    async with show(engine.folder) as screen:
+        assert screen.app.screen.query_one(TrajectoryPlot).axis == "dollars"
+
+
+async def test_z_shows_one_pane_alone_and_back(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("2", "z")
+        stream = screen.app.screen.query_one(OutcomeStream)
+        assert stream.size.width >= 76
+        assert "has no function" in screen.text()
+        await screen.press("z")
+        assert stream.size.width < 45
+
+
+async def test_a_commit_is_on_screen_within_half_a_second(engine, show):
+    from engine.store import events as ev
+
+    async with show(engine.folder) as screen:
+        await engine.writer.append(ev.Attention(code="disk.low", text="2 GiB left", level="error"))
+        await screen.until(lambda: "2 GiB left" in screen.text("#header"), timeout_s=2)
+        await engine.writer.append(ev.CandidateError(agent="2", reason="fault.judge", detail="the judge ended"))
+        await screen.until(lambda: "fault.judge" in screen.text("#stream"), timeout_s=2)
+
+
+async def test_the_cursor_stays_on_its_row_while_rows_arrive(engine, show):
+    from engine.store import events as ev
+
+    async with show(engine.folder) as screen:
+        await screen.press("2", "j", "j")
+        stream = screen.app.screen.query_one(OutcomeStream)
+        before = stream.selected
+        await engine.writer.append(ev.CandidateError(agent="2", reason="fault.judge"))
+        await screen.until(lambda: stream.row_count() > 0 and stream.cursor == 3)
+        assert stream.selected == before
+
+
+async def test_an_engine_that_goes_away_is_called_interrupted(engine, show):
+    async with show(engine.folder) as screen:
+        engine._lock.release()
+        await screen.until(lambda: "! interrupted" in screen.text("#header"), timeout_s=5)
+        assert "resume" in screen.text("#keys")
+        engine._lock.acquire()
+
+
+async def test_leaving_says_that_the_campaign_goes_on_and_how_to_come_back(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("q")
+    assert screen.app.return_value == "attn-20260528 keeps running; come back with: kernelarc attach attn-20260528"
+
+
+async def test_two_screens_at_once_see_the_same(engine, show):
+    async with show(engine.folder) as one, show(engine.folder) as two:
+        await one.press("p")
+        for screen in (one, two):
+            await screen.until(lambda screen=screen: "‖ paused" in screen.text("#header"), timeout_s=2)
+        assert "pause carried" in two.text("#stream")

@@ -1,0 +1,170 @@
+"""Terminal manners, in a real pty: signals, stray mouse bytes, colours, plain text where there is no terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+
+from tui_pty import Terminal
+
+ALTERNATE_SCREEN_OFF = b"\x1b[?1049l"
+MOUSE_OFF = b"\x1b[?1000l"
+
+
+@pytest.fixture
+def start(ended):
+    """Start ``kernelarc attach`` in a pty; stopped at the end of the test."""
+    terminals = []
+
+    def run(*options: str, columns: int = 80, rows: int = 24, **env: str) -> Terminal:
+        command = [sys.executable, "-m", "kernelarc_tui", "attach", ended.name, *options]
+        terminal = Terminal(command, env, columns, rows)
+        terminals.append(terminal)
+        return terminal
+
+    yield run
+    for terminal in terminals:
+        terminal.close()
+
+
+def _after_exit(terminal: Terminal) -> bytes:
+    terminal.process.wait(timeout=10)
+    terminal._thread.join(timeout=2)
+    return bytes(terminal.received)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT])
+def test_a_signal_leaves_a_clean_terminal(start, number):
+    terminal = start()
+    terminal.wait_for("q leave")
+    terminal.process.send_signal(number)
+    written = _after_exit(terminal)
+    assert ALTERNATE_SCREEN_OFF in written and MOUSE_OFF in written
+    assert terminal.process.returncode == 0
+
+
+def test_q_leaves_a_line_in_the_shell(start):
+    terminal = start()
+    terminal.wait_for("q leave")
+    terminal.send("q")
+    written = _after_exit(terminal)
+    assert written.rindex(ALTERNATE_SCREEN_OFF) < written.rindex(b"is finished; kernelarc report cpu-20260528")
+
+
+def test_stray_and_malformed_mouse_reports_do_not_end_it(start):
+    terminal = start()
+    terminal.wait_for("q leave")
+    for report in (
+        b"\x1b[M \xf0\x90",
+        b"\x1b[M\xff\xff\xff",
+        b"\x1b[<0;999999;1M",
+        b"\x1b[<-1;;M",
+        b"\xc3\x28\x1b[M",
+    ):
+        os.write(terminal.master, report)
+        time.sleep(0.05)
+    time.sleep(0.4)
+    assert terminal.process.poll() is None
+    terminal.send("?")
+    terminal.wait_for("the selected agent drafts next")
+
+
+def test_no_mouse_asks_for_no_mouse(start):
+    terminal = start("--no-mouse")
+    terminal.wait_for("q leave")
+    assert b"\x1b[?1000h" not in terminal.received
+
+
+def test_a_lost_terminal_ends_the_screen(start):
+    terminal = start()
+    terminal.wait_for("q leave")
+    terminal.process.send_signal(signal.SIGHUP)
+    assert terminal.process.wait(timeout=10) == 0
+
+
+def test_no_color_sends_no_colours(start):
+    terminal = start(NO_COLOR="1")
+    terminal.wait_for("q leave")
+    colours = re.findall(rb"\x1b\[[0-9;]*(?:3[0-7]|4[0-7]|9[0-7]|10[0-7]|[34]8;[25])[0-9;]*m", terminal.received)
+    assert colours == []
+    assert b"\x1b[1" in terminal.received or b";7" in terminal.received  # bold and reverse still tell apart
+
+
+def test_ascii_sends_only_ascii(start):
+    terminal = start("--ascii")
+    terminal.wait_for("q leave")
+    assert bytes(terminal.received).isascii()
+    assert b"|" in terminal.received and b"+" in terminal.received
+
+
+def test_a_terminal_without_unicode_gets_ascii_by_itself(start):
+    terminal = start(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii")
+    terminal.wait_for("q leave")
+    assert bytes(terminal.received).isascii()
+
+
+def test_sixteen_colours_are_enough(start):
+    terminal = start(TERM="screen", TEXTUAL_COLOR_SYSTEM="standard")
+    terminal.wait_for("q leave")
+    assert b"38;2;" not in terminal.received and b"38;5;" not in terminal.received
+
+
+def test_a_dumb_terminal_or_a_pipe_gets_plain_text(ended):
+    command = [sys.executable, "-m", "kernelarc_tui", "attach", ended.name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0 and "finished" in done.stdout and "\x1b" not in done.stdout
+    terminal = Terminal(command, {"TERM": "dumb"})
+    terminal.wait_for("finished")
+    terminal.process.wait(timeout=10)
+    assert b"\x1b" not in terminal.received
+    terminal.close()
+
+
+def test_a_broken_store_is_one_line_in_the_shell(ended):
+    (ended / "campaign.db").write_bytes(b"garbage" * 1000)
+    terminal = Terminal([sys.executable, "-m", "kernelarc_tui", "attach", ended.name])
+    terminal.process.wait(timeout=20)
+    terminal._thread.join(timeout=2)
+    text = bytes(terminal.received).decode()
+    terminal.close()
+    assert "Traceback" not in text and "campaign.db" in text and len(text.strip().splitlines()) == 1
+
+
+def test_a_slow_terminal_keeps_the_keys_alive(start):
+    """The reader takes a little now and then, as a thin line does; a key still gets through."""
+    terminal = start(columns=200, rows=50)
+    terminal.wait_for("q leave")
+    for _ in range(30):
+        terminal.send("ez")
+    terminal.send("q")
+    assert terminal.process.wait(timeout=20) == 0
+
+
+def test_a_defect_of_ours_is_one_line_and_a_report_in_a_file(ended, tmp_path):
+    script = tmp_path / "broken.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from kernelarc_tui.terminal import run_app\n"
+        "from kernelarc_tui.widgets.agents import AgentsTable\n"
+        "AgentsTable.action_move = lambda self, step: 1 / 0\n"
+        "print(run_app(Path(sys.argv[1])))\n"
+    )
+    terminal = Terminal([sys.executable, str(script), str(ended)])
+    terminal.wait_for("q leave")
+    terminal.send("j")
+    written = _after_exit(terminal)
+    terminal.close()
+    tail = written[written.rindex(ALTERNATE_SCREEN_OFF) :].decode()
+    assert "the screen failed (ZeroDivisionError" in tail and "Traceback" not in tail
+    report = Path(os.environ["KERNELARC_HOME"]) / "screen-crash.log"
+    assert "ZeroDivisionError" in report.read_text()
