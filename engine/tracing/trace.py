@@ -1,0 +1,193 @@
+"""Follow references without their data: the door of this room. Foreign code runs in a sandboxed child only."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from engine.bench.sandbox import choose_sandbox, command, environment
+from engine.errors import Fault
+from engine.paths import cache_dir
+from engine.problems.blobs import resolve_blob
+from engine.problems.load import problem_to_json
+from engine.problems.model import Problem, SafetensorsInput, Workload
+from engine.text import one_line
+from engine.tracing.graph import TraceGraph
+from engine.tracing.jobs import Answer, Job
+
+VERSION = 2  # of what a trace means: part of the cache key
+START_S = 60.0  # importing torch on a busy box
+_ANSWER_LIMIT = 256 << 20
+
+
+def trace_problem(
+    problem: Problem, workloads: Sequence[str] | None = None, timeout_s: float = 60.0
+) -> dict[str, TraceGraph]:
+    """Graphs by uuid, for all workloads or those named. Cached by content under ``paths.cache_dir()``.
+
+    A reference that cannot be followed to its end still has a graph (``complete`` is false, ``notes`` say why).
+    Raises :class:`Fault` ``fault.trace`` if the tracing process did not start or the reference killed it, ate
+    its memory or took longer than ``timeout_s``.
+    """
+    (result,) = trace_problems([problem], [workloads] if workloads is not None else None, timeout_s)
+    if isinstance(result, Fault):
+        raise result
+    return result
+
+
+def trace_problems(
+    problems: Sequence[Problem],
+    workloads: Sequence[Sequence[str] | None] | None = None,
+    timeout_s: float = 60.0,
+) -> list[dict[str, TraceGraph] | Fault]:
+    """:func:`trace_problem` for several problems through one process; a failed one does not stop the rest."""
+    wanted = [list(uuids or ()) for uuids in (workloads or [None] * len(problems))]
+    results: list[dict[str, TraceGraph] | Fault | None] = [
+        _cached(problem, uuids) for problem, uuids in zip(problems, wanted, strict=True)
+    ]
+    open_ones = [index for index, result in enumerate(results) if result is None]
+    if open_ones:
+        jobs = [Job(problem_to_json(problems[i]), wanted[i], timeout_s) for i in open_ones]
+        for index, answer in zip(open_ones, _answers(jobs, [problems[i] for i in open_ones]), strict=True):
+            if isinstance(answer, Fault):
+                results[index] = answer
+                continue
+            graphs = {graph.uuid: graph for graph in answer.graphs}
+            results[index] = graphs
+            _remember(problems[index], wanted[index], answer)
+    return [result if result is not None else Fault("fault.trace", "no answer") for result in results]
+
+
+def _answers(jobs: list[Job], problems: list[Problem]) -> Iterator[Answer | Fault]:
+    """One answer per job, in order; the process is started again after it died."""
+    done = 0
+    while done < len(jobs):
+        before = done
+        for answer in _one_host(jobs[done:], problems):
+            done += 1
+            yield answer
+        if done == before:
+            for _ in jobs[done:]:
+                yield Fault("fault.trace", "the tracing process did not start")
+            return
+
+
+def _one_host(jobs: list[Job], problems: list[Problem]) -> Iterator[Answer | Fault]:
+    with _host(problems) as process:
+        assert process.stdin is not None and process.stdout is not None
+        wait = START_S
+        for job in jobs:
+            try:
+                process.stdin.write(msgspec.json.encode(job) + b"\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                return
+            line = _read_line(process.stdout.fileno(), job.timeout_s + wait)
+            if line is None:
+                if wait == 0:
+                    yield Fault("fault.trace", "the tracing process died or hung")
+                return
+            wait = 5.0
+            yield _decoded(line)
+
+
+def _decoded(line: bytes) -> Answer | Fault:
+    try:
+        answer = msgspec.json.decode(line, type=Answer)
+    except msgspec.MsgspecError:
+        return Fault("fault.trace", "the tracing process gave no readable answer")
+    return Fault("fault.trace", one_line(answer.error)) if answer.error else answer
+
+
+@contextlib.contextmanager
+def _host(problems: list[Problem]) -> Iterator[subprocess.Popen[bytes]]:
+    env = environment("cpu")
+    readable = [problem.root for problem in problems if problem.root and Path(problem.root).is_dir()]
+    blobs = os.environ.get("FLASHINFER_TRACE_DIR")
+    if blobs and Path(blobs).is_dir():
+        env["FLASHINFER_TRACE_DIR"] = blobs
+        readable.append(str(Path(blobs).resolve()))
+    argv = command(choose_sandbox(), "engine.tracing.host", [], env, readable=sorted(set(readable)))
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=env,
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        for stream in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _read_line(fd: int, timeout_s: float) -> bytes | None:
+    """One line, or ``None`` at the end of the stream, past the deadline or past the size limit."""
+    deadline = time.monotonic() + timeout_s
+    data = bytearray()
+    while (left := deadline - time.monotonic()) > 0 and len(data) <= _ANSWER_LIMIT:
+        ready, _, _ = select.select([fd], [], [], left)
+        if not ready:
+            return None
+        part = os.read(fd, 1 << 20)
+        if not part:
+            return None
+        data += part
+        if data.endswith(b"\n"):
+            return bytes(data)
+    return None
+
+
+def _cache_file(problem: Problem, uuids: list[str]) -> Path:
+    chosen = [w for w in problem.workloads if not uuids or w.uuid in uuids]
+    blobs = [_blob_stamp(source.path, problem.root) for w in chosen for source in _blob_inputs(w)]
+    identity = msgspec.json.encode([VERSION, problem.definition, chosen, blobs], order="deterministic")
+    return cache_dir() / "traces" / f"{hashlib.sha256(identity).hexdigest()}.msgpack"
+
+
+def _blob_inputs(workload: Workload) -> list[SafetensorsInput]:
+    return [source for source in workload.inputs.values() if isinstance(source, SafetensorsInput)]
+
+
+def _blob_stamp(path: str, root: str | None) -> tuple[str, int, int] | None:
+    file = resolve_blob(path, root)
+    if file is None:
+        return None
+    info = file.stat()
+    return str(file), info.st_size, info.st_mtime_ns
+
+
+def _cached(problem: Problem, uuids: list[str]) -> dict[str, TraceGraph] | None:
+    try:
+        answer = msgspec.msgpack.decode(_cache_file(problem, uuids).read_bytes(), type=Answer)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return {graph.uuid: graph for graph in answer.graphs}
+
+
+def _remember(problem: Problem, uuids: list[str], answer: Answer) -> None:
+    """Best effort: a cache that cannot be written only costs time."""
+    file = _cache_file(problem, uuids)
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as stream:
+            stream.write(msgspec.msgpack.encode(answer))
+        Path(stream.name).replace(file)

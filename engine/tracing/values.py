@@ -1,0 +1,167 @@
+"""Tracked data of a trace: values by storage, the nodes that made them, and what the outputs need of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.problems.dtypes import DTYPES, name_of
+
+
+def bits_of(dtype: str) -> int:
+    known = DTYPES.get(dtype)
+    return known.bits if known else 32
+
+
+class Value:
+    """The content of one storage between two writes.
+
+    ``narrow``: narrowest float type its values fit in. ``structured``: made from constants only, so known before
+    any data. ``nonzero``: fraction of a mask that is set. ``kept``: fraction that a mask leaves (of scores or of
+    an additive mask). ``origin``: the integer input it is a copy of.
+    """
+
+    __slots__ = (
+        "dtype",
+        "id",
+        "input",
+        "itemsize",
+        "kept",
+        "narrow",
+        "nonzero",
+        "numel",
+        "origin",
+        "producer",
+        "structured",
+    )
+
+    def __init__(self, number: int, tensor: torch.Tensor, producer: Node | None = None) -> None:
+        self.id = number
+        self.itemsize = tensor.element_size()
+        self.numel = max(tensor.untyped_storage().nbytes() // max(self.itemsize, 1), 0)
+        self.dtype = name_of(tensor.dtype)
+        self.producer = producer
+        self.narrow = self.dtype
+        self.structured = False
+        self.nonzero: float | None = None
+        self.kept: float | None = None
+        self.origin: str | None = None
+        self.input: str | None = None
+
+
+class Read:
+    """One operand: ``elements`` of ``value`` under one view. ``scales``: needed in proportion to the output."""
+
+    __slots__ = ("elements", "entries", "factor", "index_of", "scales", "shape", "strides", "value", "view")
+
+    def __init__(self, value: Value, tensor: torch.Tensor, *, scales: bool) -> None:
+        self.value = value
+        self.shape, self.strides = tuple(tensor.shape), tuple(tensor.stride())
+        self.view: Any = (tensor.storage_offset(), self.shape, self.strides)
+        self.elements = float(unique_elements(tensor))
+        self.scales = scales
+        self.factor = 1.0
+        self.index_of: Value | None = None  # for a gather: the index it was read with
+        self.entries = 1  # … and how many entries that has
+
+
+class Node:
+    """One recorded operator. ``old`` is the value that an in-place write to a part of a storage left over."""
+
+    __slots__ = (
+        "dtype",
+        "flops",
+        "kind",
+        "name",
+        "old",
+        "out_shape",
+        "out_strides",
+        "outputs",
+        "reads",
+        "unit",
+        "unit_dtype",
+    )
+
+    def __init__(self, name: str, kind: str) -> None:
+        self.name, self.kind = name, kind
+        self.reads: list[Read] = []
+        self.outputs: list[Value] = []
+        self.out_shape: list[tuple[int, ...]] = []
+        self.out_strides: list[tuple[int, ...]] = []
+        self.old: Value | None = None
+        self.flops = 0.0
+        self.unit = self.unit_dtype = ""
+        self.dtype: list[str] = []
+
+
+def unique_elements(tensor: torch.Tensor) -> int:
+    """Elements behind a view: an expanded axis repeats one."""
+    count = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if size == 0:
+            return 0
+        if stride != 0:
+            count *= size
+    return count
+
+
+class Demand:
+    """How many elements of each value are needed, from the outputs backwards."""
+
+    def __init__(self) -> None:
+        self._views: dict[int, dict[Any, float]] = {}
+
+    def add(self, value: Value, view: Any, elements: float) -> None:
+        views = self._views.setdefault(value.id, {})
+        views[view] = max(views.get(view, 0.0), elements)
+
+    def elements(self, value: Value) -> float:
+        return min(float(value.numel), sum(self._views.get(value.id, {}).values()))
+
+    def fraction(self, value: Value) -> float:
+        needed = self.elements(value)
+        return 0.0 if not needed else (min(1.0, needed / value.numel) if value.numel else 1.0)
+
+
+def needed_elements(nodes: list[Node], outputs: list[tuple[Value, torch.Tensor]]) -> Demand:
+    """Walk the nodes backwards and collect what each value is needed for; scales ``flops`` to what is needed."""
+    demand = Demand()
+    for value, tensor in outputs:
+        view = (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
+        demand.add(value, view, unique_elements(tensor))
+    for node in reversed(nodes):
+        fraction = max((demand.fraction(value) for value in node.outputs), default=0.0)
+        node.flops *= fraction
+        if fraction == 0.0:
+            continue
+        if node.old is not None:
+            rest = demand.elements(node.outputs[0])
+            demand.add(node.old, ("rest", node.old.id), rest)
+        for read in node.reads:
+            share = read.factor * (fraction if read.scales else 1.0)
+            demand.add(read.value, read.view if share == 1.0 else (read.view, id(node)), read.elements * share)
+    return demand
+
+
+def touched_elements(nodes: list[Node], sizes: dict[str, int]) -> Demand:
+    """What a truncated trace needs: whatever it computed, and what its loops would still have reached.
+
+    A view of a value stands for all of it, a gather for as many rows as its index input (``sizes``) has entries.
+    """
+    demand = Demand()
+    read_ids = {read.value.id for node in nodes for read in node.reads}
+    for node in reversed(nodes):
+        sinks = [value for value in node.outputs if value.id not in read_ids]
+        fraction = 1.0 if sinks else max((demand.fraction(value) for value in node.outputs), default=0.0)
+        node.flops *= fraction
+        for read in node.reads:
+            index = read.index_of
+            origin = (index.origin or index.input) if index is not None else None
+            if origin is not None and index is not None and sizes.get(origin):
+                row = read.elements / max(read.entries, 1)
+                demand.add(read.value, ("gathered", origin), row * sizes[origin])
+            else:
+                share = read.factor * (fraction if read.scales else 1.0)
+                demand.add(read.value, "all", read.value.numel * share)
+    return demand
