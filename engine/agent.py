@@ -218,8 +218,12 @@ class Agent:
             return
         why = f"{streak} errors in a row, the last: {reason}: {one_line(detail)}"
         control.pause("errors", why)
-        await session.record(event, ev.AgentPaused(agent=self.name, by="errors", why=why))
-        await session.note("agent.errors", f"agent {self.name} paused: {why}", level="error", agent=self.name)
+        text = f"agent {self.name} paused: {why}"
+        await session.record(
+            event,
+            ev.AgentPaused(agent=self.name, by="errors", why=why),
+            ev.Attention(code="agent.errors", text=text, level="error", agent=self.name),
+        )
 
 
 class _Live:

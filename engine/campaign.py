@@ -210,9 +210,12 @@ class Launcher:
         name = control.spec.name
         control.pause("breaker", why)
         self.session.writer.live(name, state=Live.BROKEN.value, detail=why)
-        await self.session.record(ev.AgentPaused(agent=name, by="breaker", why=why))
         code = "breaker.open" if by == "breaker" else "agent.setup"
-        await self.session.note(code, f"agent {name} paused: {why}", level="error", agent=name)
+        text = f"agent {name} paused: {why}"
+        await self.session.record(
+            ev.AgentPaused(agent=name, by="breaker", why=why),
+            ev.Attention(code=code, text=text, level="error", agent=name),
+        )
 
     async def _mark_stopped(self, control: AgentControl, stop: Stop) -> None:
         name = control.spec.name

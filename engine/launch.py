@@ -98,9 +98,11 @@ def check_resumable(folder: Path) -> None:
 def start_detached(folder: Path, arguments: list[str] | None = None) -> None:
     """Start the engine as a process of its own that outlives this terminal, and wait until it answers.
 
-    ``arguments`` replace ``-m engine run FOLDER`` (for another engine main). Raises :class:`Fault` with the
-    engine's last words if it ends or stays silent instead.
+    ``arguments`` replace ``-m engine run FOLDER`` (for another engine main). Raises :class:`BadInput` if an
+    engine runs the campaign, :class:`Fault` with the engine's last words if it ends or stays silent instead.
     """
+    if engine_alive(folder):
+        raise BadInput("its engine is running", where=folder.name, fix=f"`kernelarc attach {folder.name}`")
     words = [sys.executable, *(arguments or ["-m", "engine", "run", str(folder)])]
     with (folder / "engine.log").open("ab") as out:
         before = out.tell()

@@ -23,6 +23,7 @@ from engine.store import events as ev
 from engine.store.reader import StoreReader
 from engine.store.rows import LiveRow
 from engine.store.summary import Summary
+from engine.tracing.trace import trace_problem
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "fixtures"))
 
@@ -32,8 +33,7 @@ from stub_proposer import Reply, StubProposer
 REFERENCE = "import torch\n\n\ndef run(x, weight):\n    return x * weight\n"
 
 
-@pytest.fixture
-def problem() -> Problem:
+def scale_rows() -> Problem:
     shape = TensorSpec(dtype="float32", shape=["rows", "cols"])
     definition = Definition(
         name="scale_rows",
@@ -44,6 +44,26 @@ def problem() -> Problem:
         reference=REFERENCE,
     )
     return Problem(definition=definition, workloads=[Workload(uuid="w1", axes={"rows": 8, "cols": 16})])
+
+
+@pytest.fixture
+def problem() -> Problem:
+    return scale_rows()
+
+
+@pytest.fixture(scope="session")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reference's trace, made once by the real tracer: every campaign finds it in the cache by its content."""
+    home = tmp_path_factory.mktemp("traced")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNELARC_HOME", str(home))
+        trace_problem(scale_rows())
+    return home / "cache"
+
+
+@pytest.fixture(autouse=True)
+def traced(private_home: Path, traces: Path) -> None:
+    (private_home / "cache").symlink_to(traces)
 
 
 @dataclass

@@ -1,0 +1,196 @@
+"""A real engine process that is killed, hung up on and taken up again loses nothing and counts nothing twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.control.client import command, send
+from engine.errors import BadInput, KernelArcError
+from engine.launch import check_resumable, create_campaign, start_detached
+from engine.presets import resolve
+from engine.records import CampaignState, StopReason
+from engine.store import events as ev
+from engine.store.campaigns import campaign_state
+from engine.store.lock import engine_alive
+from engine.store.reader import StoreReader
+
+MAIN = Path(__file__).resolve().parent.parent / "fixtures" / "engine_main.py"
+KILLS = 20
+
+
+def start(folder: Path, delay_s: float) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "FAKE_DELAY_S": str(delay_s)}
+    with (folder / "engine.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, str(MAIN), str(folder)],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def pids(folder: Path) -> list[int]:
+    with StoreReader(folder) as reader:
+        return [s.event.pid for s in reader.events(0, 100_000) if isinstance(s.event, ev.EngineAttached)]
+
+
+def wait_for(condition, timeout_s: float = 30.0) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def candidates(folder: Path) -> int:
+    with StoreReader(folder) as reader:
+        return reader.summary().candidates
+
+
+def test_twenty_kills_at_random_moments_lose_nothing(problem) -> None:  # type: ignore[no-untyped-def]
+    budget = 500
+    config = resolve({"candidates": budget, "agents": 4, "draft_after": 3, "stop_after": 10_000})
+    folder = create_campaign(config, problem, None, "survivor")
+    rng = random.Random(11)
+    while_working = 0
+    for _ in range(KILLS):
+        process = start(folder, delay_s=0.03)
+        attached = len(pids(folder))
+        if rng.random() < 0.8:  # mostly while it works, sometimes while it is still starting
+            wait_for(lambda seen=attached: len(pids(folder)) > seen)
+            while_working += 1
+        time.sleep(rng.uniform(0.0, 0.35))
+        process.kill()
+        process.wait()
+        with StoreReader(folder) as reader:
+            assert campaign_state(folder, reader.summary()) is CampaignState.INTERRUPTED
+    assert while_working >= 10 and candidates(folder) < budget, "the kills must have hit a working engine"
+
+    last = start(folder, delay_s=0.0)
+    assert last.wait(timeout=60) == 0
+
+    with StoreReader(folder) as reader:
+        summary = reader.summary()
+        rows = reader.candidates_after(0, 10_000)
+        verdicts = [s.event for s in reader.events(0, 100_000) if isinstance(s.event, ev.Verdict)]
+        refolded = reader.summary_at(reader.last_seq())
+    assert summary.candidates == len(rows) == len(verdicts) == budget
+    assert [row.number for row in rows] == list(range(1, budget + 1))
+    for name, agent in summary.agents.items():
+        positions = [row.position for row in rows if row.agent == name]
+        assert positions == list(range(1, (agent.budget or 0) + 1)), "every position once, none left out"
+    assert [(v.number, v.agent, v.position, v.outcome) for v in verdicts] == [
+        (row.number, row.agent, row.position, row.outcome) for row in rows
+    ]
+    assert refolded == summary
+    assert summary.stop_reason is StopReason.CANDIDATES
+    assert not any(alive(pid) for pid in pids(folder))
+    assert not engine_alive(folder)
+
+
+def test_what_was_proposed_depends_on_the_store_alone(problem) -> None:  # type: ignore[no-untyped-def]
+    """An engine that was killed on the way proposes what an undisturbed one does."""
+    sources = []
+    for name, kills in (("straight", 0), ("broken", 4)):
+        config = resolve({"config": "single", "candidates": 40, "draft_after": 3, "stop_after": 100})
+        folder = create_campaign(config, problem, None, name)
+        for _ in range(kills):
+            process = start(folder, delay_s=0.02)
+            attached = len(pids(folder))
+            wait_for(lambda folder=folder, seen=attached: len(pids(folder)) > seen)
+            time.sleep(0.15)
+            process.kill()
+            process.wait()
+        assert start(folder, delay_s=0.0).wait(timeout=30) == 0
+        with StoreReader(folder) as reader:
+            rows = reader.candidates_after(0, 100)
+            sources.append([(row.source_sha, row.mode, row.strategy, row.outcome, row.parent) for row in rows])
+    assert sources[0] == sources[1]
+
+
+def test_a_closed_terminal_does_not_stop_a_campaign(problem, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    config = resolve({"candidates": 2000, "agents": 2, "draft_after": 3, "stop_after": 10_000})
+    folder = create_campaign(config, problem, None, "hangup")
+    start_detached(folder, [str(MAIN), str(folder)])
+    pid = pids(folder)[-1]
+    try:
+        assert os.getsid(pid) == pid, "its own session: the terminal's end cannot reach it"
+        os.kill(pid, signal.SIGHUP)
+        before = candidates(folder)
+        wait_for(lambda: candidates(folder) > before + 5)
+        with pytest.raises(BadInput):
+            check_resumable(folder)
+        assert send(folder, command("stop")).ok
+        wait_for(lambda: not alive(pid))
+    finally:
+        if alive(pid):
+            os.kill(pid, signal.SIGKILL)
+    with StoreReader(folder) as reader:
+        assert reader.summary().state is CampaignState.STOPPED
+    with pytest.raises(BadInput, match="has ended"):
+        check_resumable(folder)
+
+
+def test_sigterm_leaves_the_campaign_to_be_resumed(problem) -> None:  # type: ignore[no-untyped-def]
+    config = resolve({"candidates": 60, "agents": 2, "draft_after": 3, "stop_after": 1000})
+    folder = create_campaign(config, problem, None, "shutdown")
+    process = start(folder, delay_s=0.02)
+    wait_for(lambda: candidates(folder) >= 3)
+    process.terminate()
+    assert process.wait(timeout=10) == 130
+    with StoreReader(folder) as reader:
+        assert campaign_state(folder, reader.summary()) is CampaignState.INTERRUPTED
+    check_resumable(folder)
+    assert start(folder, delay_s=0.0).wait(timeout=30) == 0
+    assert candidates(folder) == 60
+
+
+def test_sigint_stops_in_order(problem) -> None:  # type: ignore[no-untyped-def]
+    config = resolve({"candidates": 1000, "agents": 2, "draft_after": 3, "stop_after": 10_000})
+    folder = create_campaign(config, problem, None, "interrupt")
+    process = start(folder, delay_s=0.02)
+    wait_for(lambda: candidates(folder) >= 3)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) == 0
+    with StoreReader(folder) as reader:
+        summary = reader.summary()
+    assert (summary.state, summary.stop_reason) == (CampaignState.STOPPED, StopReason.USER)
+
+
+def test_a_campaign_has_one_engine(problem) -> None:  # type: ignore[no-untyped-def]
+    config = resolve({"candidates": 1000, "agents": 1, "draft_after": 3, "stop_after": 10_000})
+    folder = create_campaign(config, problem, None, "twice")
+    first = start(folder, delay_s=0.02)
+    try:
+        wait_for(lambda: candidates(folder) >= 1)
+        with pytest.raises(KernelArcError, match="engine is running"):
+            start_detached(folder, [str(MAIN), str(folder)])
+        seen = candidates(folder)
+        wait_for(lambda: candidates(folder) > seen)
+    finally:
+        first.kill()
+        first.wait()
+
+
+def test_an_engine_that_cannot_start_says_why(problem, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    config = resolve({"candidates": 5, "agents": 1})
+    folder = create_campaign(config, problem, None, "damaged")
+    (folder / "campaign.db").write_bytes(b"not a database at all, " * 400)
+    with pytest.raises(KernelArcError, match="not a KernelArc campaign database"):
+        start_detached(folder)
