@@ -27,9 +27,7 @@ from engine.records import Baselines, DeviceFacts, Evaluation
 
 def reference_solution(problem: Problem) -> Solution:
     """The problem's own reference as a solution: it is timed in the same kind of process as a candidate."""
-    return python_solution(
-        problem.definition.reference, definition=problem.name, name="reference", path="reference.py"
-    )
+    return python_solution(problem.definition.reference, definition=problem.name, name="reference")
 
 
 class ProcessBench:

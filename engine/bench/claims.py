@@ -10,7 +10,6 @@ from engine.bench.overhead import Overhead, noop_solution
 from engine.bench.plan_calls import FRESH, new_seed, round_inputs, style_of_round
 from engine.bench.stats import TimingCheck, timing_is_forged
 from engine.errors import Fault
-from engine.problems.solution import Solution
 
 if TYPE_CHECKING:
     from engine.bench.evaluation import Trial
@@ -35,7 +34,7 @@ async def verify_claims(trial: Trial) -> None:
     suspects = [workload for workload, check in first.items() if check.suspect]
     if not suspects:
         return
-    second = await _second_run(trial, suspects, overheads)
+    second = await _second_run(trial, suspects)
     for workload in suspects:
         result = trial.results[workload]
         again = second.get(workload)
@@ -48,57 +47,72 @@ async def verify_claims(trial: Trial) -> None:
 
 
 async def _overheads(trial: Trial, sizes: dict[int, int]) -> dict[int, Overhead]:
-    """Walls of no-op blocks for each workload, measured once per session, calling style and block size."""
+    """What no-op blocks of each workload take, measured once per session, calling style and block size."""
     session = trial.session
     style = trial.candidate.solution.spec.destination_passing_style
-    missing = [w for w, k in sizes.items() if (style, w, k) not in session.overheads]
+    missing = {w: k for w, k in sizes.items() if (style, w, k) not in session.overheads}
     if missing:
-        noop = noop_solution(session.specs, destination_passing=style)
-        walls = await _fresh_blocks(trial, noop, "noop", {w: sizes[w] for w in missing})
-        for workload in missing:
-            wall: dict[int, list[float]] = {}
-            cpu: dict[int, list[float]] = {}
-            for block in walls[workload]:
-                wall.setdefault(len(block.claimed_ns), []).append(block.wall_ns / 1e6)
-                cpu.setdefault(len(block.claimed_ns), []).append(block.cpu_ns / 1e6)
-            seen = all(block.cpu_ns for block in walls[workload])
-            session.overheads[style, workload, sizes[workload]] = Overhead(wall, cpu if seen else {})
+        measured = await _fresh_blocks(trial, [_noop(trial)], missing)
+        for workload, blocks in measured[0].items():
+            session.overheads[style, workload, sizes[workload]] = overhead_of(blocks)
     return {w: session.overheads[style, w, k] for w, k in sizes.items()}
 
 
-async def _second_run(
-    trial: Trial, workloads: list[int], overheads: dict[int, Overhead]
-) -> dict[int, TimingCheck]:
+def _noop(trial: Trial) -> Contender:
+    style = trial.candidate.solution.spec.destination_passing_style
+    return Contender(trial.session, noop_solution(trial.session.specs, destination_passing=style), "noop")
+
+
+def overhead_of(blocks: list[Block]) -> Overhead:
+    wall: dict[int, list[float]] = {}
+    cpu: dict[int, list[float]] = {}
+    for block in blocks:
+        wall.setdefault(len(block.claimed_ns), []).append(block.wall_ns / 1e6)
+        cpu.setdefault(len(block.claimed_ns), []).append(block.cpu_ns / 1e6)
+    return Overhead(wall, cpu if all(block.cpu_ns for block in blocks) else {})
+
+
+async def _second_run(trial: Trial, workloads: list[int]) -> dict[int, TimingCheck]:
+    """A fresh process of the candidate beside a fresh no-op, so that a busy machine shows on both."""
     assert trial.timing is not None
     sizes = {w: trial.timing.sizes[w] for w in workloads}
+    candidate = Contender(trial.session, trial.candidate.solution, "candidate")
     try:
-        blocks = await _fresh_blocks(trial, trial.candidate.solution, "candidate", sizes)
+        again, idle = await _fresh_blocks(trial, [candidate, _noop(trial)], sizes)
     except Failure as failure:
         for workload in workloads:
             trial.results[workload].reason = failure.reason
             trial.results[workload].detail = f"{failure.detail} (in a second run)"
         return {}
-    checks = {w: cross_check(blocks[w], sizes[w], overheads[w], None) for w in workloads}
+    checks = {w: cross_check(again[w], k, overhead_of(idle[w]), None) for w, k in sizes.items()}
     return {w: check for w, check in checks.items() if check is not None}
 
 
 async def _fresh_blocks(
-    trial: Trial, solution: Solution, role: str, sizes: dict[int, int]
-) -> dict[int, list[Block]]:
-    """Blocks of k and 2k calls in a new process on the timing core. A no-op that fails is our own fault."""
-    contender = Contender(trial.session, solution, role)
-    blocks: dict[int, list[Block]] = {w: [] for w in sizes}
+    trial: Trial, contenders: list[Contender], sizes: dict[int, int]
+) -> list[dict[int, list[Block]]]:
+    """Interleaved blocks of k and 2k calls in new processes on the timing core.
+
+    Raises :class:`Failure` for the candidate, :class:`Fault` for a no-op (that is our own).
+    """
+    blocks: list[dict[int, list[Block]]] = [{w: [] for w in sizes} for _ in contenders]
+    running = contenders[0]
     try:
-        await contender.pin(trial.session.cores.timing)
+        for running in contenders:
+            await running.pin(trial.session.cores.timing)
+            for workload in sizes:
+                await running.run(workload, round_inputs(1, new_seed()), FRESH)
         for workload, k in sizes.items():
-            await contender.run(workload, round_inputs(1, new_seed()), FRESH)
             for index in range(2 * _BLOCKS):
                 inputs = round_inputs(k if index % 2 == 0 else 2 * k, new_seed())
-                blocks[workload].append(await contender.run(workload, inputs, style_of_round(index)))
+                for number, running in enumerate(contenders):
+                    block = await running.run(workload, inputs, style_of_round(index))
+                    blocks[number][workload].append(block)
     except Failure as failure:
-        if role == "noop":
+        if running.role == "noop":
             raise Fault("fault.overhead", f"the no-op failed: {failure.reason} {failure.detail}") from None
         raise
     finally:
-        await contender.close()
+        for contender in contenders:
+            await contender.close()
     return blocks

@@ -51,6 +51,7 @@ class Contender:
         self.call_s: dict[int, float] = {}  # what one call took last time, by workload
         self.start_s = 0.0
         self.output = b""
+        self.timer = ""  # which clock its claims come from
         self.parallel = False  # has been seen with more than one thread or process
         self.reuses_output = False  # returns one buffer again and again: only a block's last call can be checked
         self._warm: set[int] = set()
@@ -70,6 +71,7 @@ class Contender:
         try:
             report = await self._ask(self.session.load_of(self.solution, self._first_call_s), self._first_call_s)
             self.session.layers.update(report.facts)
+            self.timer = report.text.decode("ascii", "replace")[:16]
             if self._cores != self.session.cores.work:
                 await self._ask(wire.Affinity(cores=self._cores), 5.0)
         finally:
@@ -114,7 +116,7 @@ class Contender:
         """One measured window over inputs that the judge has written. Raises :class:`Failure`."""
         first = workload not in self._warm
         timeout_s = self._first_call_s if first else block_timeout_s(len(inputs), self.call_s.get(workload, 0.0))
-        calls = calls_of(inputs, filled, style)
+        calls = calls_of(inputs, filled, style, tell_seeds=self.session.tells_seeds(workload))
         record = wire.Run(workload=workload, calls=calls, timeout_s=timeout_s, jitter=jitter)
         report = await self._ask(record, timeout_s)
         if len(report.rows) != len(inputs):
@@ -140,7 +142,7 @@ class Contender:
         calls = [(index, inputs[index].slot) for index in named]
         report = await self._ask(wire.Collect(workload=workload, calls=calls), FIRST_CALL_S)
         chosen = [inputs[index] for index in named]
-        return await self.session.judge.check(self.number, workload, chosen, report.strides, FIRST_CALL_S)
+        return await self.session.judge.check(self.number, workload, chosen, report, FIRST_CALL_S)
 
     async def close(self) -> None:
         if self.child is not None:

@@ -48,14 +48,20 @@ def _worst(a: float | None, b: float | None) -> float | None:
     return b if a is None else a if b is None else max(a, b)
 
 
-async def check_workload(contender: Contender, workload: int, rounds: int) -> Correctness:
-    """First call (which compiles), then ``rounds`` rounds. The candidate's failure is part of the result."""
-    result = Correctness()
+async def first_call(contender: Contender, workload: int, result: Correctness) -> None:
+    """One checked call, in which the candidate compiles whatever it compiles."""
     try:
         await contender.start()
         begin = time.monotonic()
         await one_round(contender, workload, result, index=-1, calls=1)
         result.first_call_s = time.monotonic() - begin
+    except Failure as failure:
+        result.reason, result.detail = failure.reason, failure.detail
+
+
+async def check_rounds(contender: Contender, workload: int, rounds: int, result: Correctness) -> None:
+    """``rounds`` rounds of fresh inputs. The candidate's failure is part of the result."""
+    try:
         for index in range(rounds):
             if result.reason:
                 break
@@ -63,7 +69,6 @@ async def check_workload(contender: Contender, workload: int, rounds: int) -> Co
             result.rounds = index + 1
     except Failure as failure:
         result.reason, result.detail = failure.reason, failure.detail
-    return result
 
 
 async def one_round(

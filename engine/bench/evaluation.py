@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
 
 from engine.bench.api import EvaluationPlan, PhaseSink
 from engine.bench.contender import Contender, Failure
-from engine.bench.correctness import Correctness, check_workload
+from engine.bench.correctness import Correctness, check_rounds, first_call
 from engine.bench.device_lock import DeviceLock
 from engine.bench.plan_calls import new_seed, round_inputs
 from engine.bench.reasons import verdict_of
@@ -88,12 +88,44 @@ class Trial:
         return [i for i, spec in enumerate(listed) if not wanted or spec.uuid in wanted]
 
     async def _stages(self) -> None:
+        """Compile without the device; on a GPU everything else, on the CPU only timing, with the device held."""
         begin = time.monotonic()
         await self.session.open()
         self.phases["start"] = time.monotonic() - begin
+        session = self.session
+        if session.cores.shared and session.device == "cpu":
+            async with self._device():
+                await self._compile()
+                await self._rounds()
+                await self._time()
+            return
+        await self._compile()
+        if session.device == "cpu":
+            await self._rounds()
+        if session.device == "cpu" and (self._failed() or not self.plan.timing):
+            return
+        async with self._device():
+            if session.device != "cpu":
+                await self._rounds()
+            await self._time()
+
+    @contextlib.asynccontextmanager
+    async def _device(self) -> AsyncIterator[None]:
+        self.on_phase("waiting device", "")
+        begin = time.monotonic()
+        async with self.lock.held() as use:
+            self.phases["wait"] += time.monotonic() - begin
+            yield
+        self.evidence["device_lock"] = msgspec.to_builtins(use)
+
+    def _failed(self) -> bool:
+        return bool(self.unlisted.reason) or any(result.reason for result in self.results.values())
+
+    async def _compile(self) -> None:
+        """First calls of every side on every workload: the only ones that may take as long as a compiler."""
         self.on_phase("compiling", "")
         begin = time.monotonic()
-        work = [self._correctness(), *(self._prepare(rival) for rival in self.rivals if self.plan.timing)]
+        work = [self._first_calls(), *(self._prepare(rival) for rival in self.rivals if self.plan.timing)]
         tasks = [asyncio.create_task(step) for step in work]
         try:
             await asyncio.gather(*tasks)
@@ -101,41 +133,34 @@ class Trial:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        compiling = sum(result.first_call_s for result in self.results.values()) - self.candidate.start_s
         self.phases["start"] += self.candidate.start_s
-        self.phases["compile"] = max(compiling, 0.0)
-        self.phases["correctness"] = time.monotonic() - begin - max(compiling, 0.0) - self.candidate.start_s
-        right = [w for w, result in self.results.items() if not result.reason]
-        if self.unlisted.reason or not self.plan.timing or len(right) < len(self.results):
-            return
-        self.on_phase("waiting device", "")
-        begin = time.monotonic()
-        async with self.lock.held() as use:
-            self.phases["wait"] = time.monotonic() - begin
-            self.on_phase("benching", "")
-            begin = time.monotonic()
-            await self._time()
-            self.phases["timing"] = time.monotonic() - begin
-        self.evidence["device_lock"] = msgspec.to_builtins(use)
+        self.phases["compile"] = max(time.monotonic() - begin - self.candidate.start_s, 0.0)
 
-    async def _correctness(self) -> None:
+    async def _first_calls(self) -> None:
         for workload in self.workloads():
-            result = await check_workload(self.candidate, workload, self.plan.rounds)
-            self.results[workload] = result
-            if result.reason in _SAME_FOR_ALL and not result.rounds:
+            result = self.results[workload] = Correctness()
+            await first_call(self.candidate, workload, result)
+            if result.reason in _SAME_FOR_ALL:
                 for other in self.workloads():
                     self.results.setdefault(other, result)
                 return
         with contextlib.suppress(Failure):
             self.evidence["compile_cache"] = await self.candidate.save_compiled()
-        right = not any(result.reason for result in self.results.values())
-        if right and self.plan.unlisted_shape and self.session.unlisted is not None:
+        if not self._failed() and self.plan.unlisted_shape and self.session.unlisted is not None:
             await self._try_unlisted(self.session.unlisted)
+
+    async def _rounds(self) -> None:
+        begin = time.monotonic()
+        for workload, result in self.results.items():
+            await check_rounds(self.candidate, workload, self.plan.rounds, result)
+        self.phases["correctness"] = time.monotonic() - begin
 
     async def _try_unlisted(self, workload: int) -> None:
         """Wrong values on a shape that the problem allows but does not list are a failure; a refusal is not."""
+        result = Correctness()
         try:
-            result = await check_workload(self.candidate, workload, 1)
+            await first_call(self.candidate, workload, result)
+            await check_rounds(self.candidate, workload, 1, result)
         except Fault as fault:
             if not fault.reason.startswith(("fault.reference", "needs.")):
                 raise
@@ -162,15 +187,22 @@ class Trial:
             ) from None
 
     async def _time(self) -> None:
-        cores = self.session.cores
+        if self._failed() or not self.plan.timing:
+            return
+        self.on_phase("benching", "")
+        begin, cores = time.monotonic(), self.session.cores
         await concurrent_rounds(self.candidate, self.results, sorted({*cores.timing, *cores.work}))
-        if any(result.reason for result in self.results.values()):
+        if self._failed():
             return
         try:
             for side in (self.candidate, *self.rivals):
                 await side.pin(cores.timing)
         except Failure as failure:
             raise Fault("fault.affinity", f"{failure.reason} {failure.detail}") from None
+        timers = {side.timer for side in (self.candidate, *self.rivals)}
+        if len(timers) > 1:
+            raise Fault("fault.timer", f"two clocks in one comparison: {', '.join(sorted(timers))}")
         self.timing = await Pairing(self.candidate, self.rivals, self.plan, self.results).run()
-        if not any(result.reason for result in self.results.values()):
+        if not self._failed():
             await verify_claims(self)
+        self.phases["timing"] = time.monotonic() - begin

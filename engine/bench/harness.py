@@ -108,12 +108,16 @@ class Arena:
 class Caller:
     """Builds arguments and executes blocks for one loaded candidate on the CPU."""
 
-    def __init__(self, entry: Callable[..., Any], load: wire.Load, inputs: Arena, outputs: Arena) -> None:
+    clock_name = "wall"
+
+    def __init__(
+        self, import_entry: Callable[[], Callable[..., Any]], load: wire.Load, inputs: Arena, outputs: Arena
+    ) -> None:
         self.workloads = load.workloads
         self.destination_passing = load.destination_passing
         self.inputs, self.outputs = inputs, outputs
         self._kept: dict[tuple[int, int], list[torch.Tensor]] = {}
-        self.execute = _bind(entry, self)
+        self.execute = _bind(import_entry, self)
 
     def arguments(self, workload: int, call: wire.Call) -> list[Any]:
         spec = self.workloads[workload]
@@ -142,7 +146,7 @@ class Caller:
 
 
 def _bind(
-    entry: Callable[..., Any], caller: Caller
+    import_entry: Callable[[], Callable[..., Any]], caller: Caller
 ) -> Callable[[wire.Run], tuple[list[wire.Row], list[list[wire.Place]], bytes]]:
     """The block executor, with everything that it touches bound as locals before the candidate can act.
 
@@ -159,6 +163,7 @@ def _bind(
     strided = torch.strided
     as_tensor = torch.tensor
     held: list[Any] = []
+    entry = import_entry()
 
     def items_of(result: Any, outputs: list[wire.OutputSpec]) -> list[Any]:
         if len(outputs) == 1 and (type(result) in exact or type(result) in number):
@@ -232,18 +237,33 @@ def serve(channel: socket.socket, inputs: Arena, outputs: Arena, folder: str) ->
     runs = msgspec.msgpack.Decoder(wire.Run)
     send, pack, receive = channel.sendall, wire.pack_report, wire.receive
     load = receive(channel, loads)
+    on_host = load.device == "cpu" and not load.inputs
     try:
-        caller = Caller(import_entry(load, folder), load, inputs, outputs)
+        caller = _caller(load, folder, inputs, outputs, on_host=on_host)
     except BaseException as error:  # noqa: BLE001  the candidate's border
         status = status_of(error)
         send(pack([(wire.IMPORT if status == wire.RAISED else status, 0)], [], describe(error)))
         os._exit(0)
-    send(pack([(wire.OK, 0)], [], b""))
-    execute = caller.execute
-    while True:
-        try:
-            run = receive(channel, runs)
-        except EOFError:
-            os._exit(0)
-        rows, places, text = execute(run)
-        send(pack(rows, places, text))
+    send(pack([(wire.OK, 0)], [], caller.clock_name.encode()))
+    try:
+        if not on_host:
+            caller.serve(channel, send, pack)
+        execute = caller.execute
+        while True:
+            rows, places, text = execute(receive(channel, runs))
+            send(pack(rows, places, text))
+    except EOFError:
+        os._exit(0)
+
+
+def _caller(load: wire.Load, folder: str, inputs: Arena, outputs: Arena, *, on_host: bool) -> Any:
+    """Clocks are opened and bound before the candidate's first line runs."""
+    if on_host:
+        return Caller(lambda: import_entry(load, folder), load, inputs, outputs)
+    from engine.bench.device_harness import DeviceCaller
+
+    device = torch.device(load.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.cuda.init()
+    return DeviceCaller(lambda: import_entry(load, folder), load, inputs, outputs, device)

@@ -28,6 +28,7 @@ from engine.bench import namespaces as ns
 from engine.bench import wire
 from engine.bench.admission import Probe
 from engine.bench.judge_compare import Replays, judge_call, probe
+from engine.bench.digest import Digest, unsigned
 from engine.bench.layout import workload_spec
 from engine.errors import BadInput, Fault
 from engine.problems.axes import resolve_axes, shape_of
@@ -35,7 +36,7 @@ from engine.problems.distributions import Draw, role_of
 from engine.problems.dtypes import stored_shape, torch_dtype
 from engine.problems.inputs import make_inputs
 from engine.problems.load import problem_from_json
-from engine.problems.model import Problem, RandomInput
+from engine.problems.model import Problem, RandomInput, ScalarInput
 from engine.problems.outputs import normalize_outputs
 from engine.problems.reference import load_reference
 
@@ -67,14 +68,18 @@ class Side:
 
 
 class Judge:
-    def __init__(self, problem: Problem, device: str) -> None:
+    def __init__(self, problem: Problem, device: str, *, own_inputs: bool = False) -> None:
         self.problem, self.definition = problem, problem.definition
         self.device = torch.device(device)
         self.axes = [resolve_axes(self.definition, workload) for workload in problem.workloads]
+        # Where a candidate's memory can be read and written from outside, it is told no seeds at all.
+        self.tells_seeds = self.device.type != "cpu" or own_inputs
         self.specs = [
             workload_spec(self.definition, workload, axes)
             for workload, axes in zip(problem.workloads, self.axes, strict=True)
         ]
+        self.specs = [self._with_rules(index, spec) for index, spec in enumerate(self.specs)]
+        self.digest = Digest()
         self.sides: dict[int, Side] = {}
         self._module: Any = None
         self._sets: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
@@ -136,13 +141,27 @@ class Judge:
             _, dropped = self._sets.popitem(last=False)
             self._set_bytes -= _bytes_of(dropped)
 
-    def shift_of(self, workload: int, item: wire.InputSpec, call: jw.Inputs) -> int:
+    def _with_rules(self, workload: int, spec: wire.WorkloadSpec) -> wire.WorkloadSpec:
+        """Adds which inputs may be rotated, and whether the seed alone gives all of them."""
+        sources = self.problem.workloads[workload].inputs
+        kinds = [sources.get(item.name, RandomInput()) for item in spec.inputs]
+        inputs = [
+            msgspec.structs.replace(
+                item,
+                rotates=item.shape is not None
+                and isinstance(kind, RandomInput)
+                and self._exchangeable(workload, item.name),
+            )
+            for item, kind in zip(spec.inputs, kinds, strict=True)
+        ]
+        seeded = all(isinstance(kind, RandomInput | ScalarInput) for kind in kinds)
+        return msgspec.structs.replace(spec, inputs=inputs, seeded=seeded)
+
+    @staticmethod
+    def shift_of(item: wire.InputSpec, call: jw.Inputs) -> int:
         """By how many elements this input is rotated; 0 where its elements are not exchangeable."""
-        source = self.problem.workloads[workload].inputs.get(item.name, RandomInput())
         elements = math.prod(item.shape or ())
-        if not call.shift or elements < 2 or not isinstance(source, RandomInput):
-            return 0
-        return call.shift % elements if self._exchangeable(workload, item.name) else 0
+        return call.shift % elements if item.rotates and elements > 1 else 0
 
     def inputs_of(self, workload: int, call: jw.Inputs) -> list[Any]:
         """The call's inputs as tensors of their own, so that a reference may write into them."""
@@ -152,7 +171,7 @@ class Judge:
             if not isinstance(value, torch.Tensor):
                 owned.append(value)
                 continue
-            shift = self.shift_of(workload, item, call)
+            shift = self.shift_of(item, call)
             flat = value.reshape(-1)
             owned.append(torch.roll(flat, shift).view(value.shape) if shift else value.clone())
         return owned
@@ -174,9 +193,9 @@ class Judge:
         for call in request.calls:
             values = self.base_set(request.workload, call.seed)
             for value, item in zip(values, spec.inputs, strict=True):
-                if not item.nbytes:
+                if not item.nbytes or (self.tells_seeds and spec.seeded):
                     continue
-                host, shift = _host(value), self.shift_of(request.workload, item, call) * value.itemsize
+                host, shift = _host(value), self.shift_of(item, call) * value.itemsize
                 for side in request.sides:
                     start = self.sides[side].input_bytes.data_ptr() + call.slot * spec.input_stride + item.offset
                     _write_rotated(start, host.data_ptr(), item.nbytes, shift)
@@ -189,50 +208,81 @@ class Judge:
 
     def check(self, request: jw.Check) -> jw.Checked:
         found = self.admission(request.workload)
-        pairs = zip(request.calls, request.strides, strict=True)
-        findings = [self._check(request, call, strides, found) for call, strides in pairs]
+        digests = request.digests or [[]] * len(request.calls)
+        rows = zip(request.calls, request.strides, digests, strict=True)
+        findings = [self._check(request, *row, found) for row in rows]
         return jw.Checked(findings=findings, notes=found.notes)
 
-    def _check(self, request: jw.Check, call: jw.Inputs, strides: list[list[int]], found: Probe) -> jw.Finding:
+    def _check(
+        self, request: jw.Check, call: jw.Inputs, strides: list[list[int]], digests: list[int], found: Probe
+    ) -> jw.Finding:
         side, spec = self.sides[request.side], self.specs[request.workload]
         values = self.inputs_of(request.workload, call)
-        start = side.input_bytes.data_ptr() + call.slot * spec.input_stride
-        for value, item in zip(values, spec.inputs, strict=True):
-            if item.nbytes and _libc.memcmp(start + item.offset, _host(value).data_ptr(), item.nbytes):
-                return jw.Finding(reason="wrong.input-mutation", detail=f"run changed its input {item.name}")
         base = call.slot * spec.output_stride
         outputs = [
-            _strided(side.output_bytes, base + item.offset, item, tuple(steps))
+            _strided(side.output_bytes, base + item.offset, item, tuple(steps)).to(self.device)
             for item, steps in zip(spec.outputs, strides, strict=True)
         ]
+        if self.tells_seeds:
+            early = self._compare_digests(spec, outputs, values, digests)
+        else:
+            early = self._compare_inputs(side, spec, call, values)
+        if early is not None:
+            return early
         first = spec.outputs[0]
         raw = memoryview(side.outputs)[base + first.offset : base + first.offset + first.nbytes]
         return judge_call(
             spec,
             outputs,
-            self.expected(request.workload, values),
+            self.expected(values),
             self.problem.workloads[request.workload].tolerance,
             found.extra,
             replayed=side.replays.seen_before(request.workload, raw),
         )
 
+    @staticmethod
+    def _compare_inputs(
+        side: Side, spec: wire.WorkloadSpec, call: jw.Inputs, values: list[Any]
+    ) -> jw.Finding | None:
+        start = side.input_bytes.data_ptr() + call.slot * spec.input_stride
+        for value, item in zip(values, spec.inputs, strict=True):
+            if item.nbytes and _libc.memcmp(start + item.offset, _host(value).data_ptr(), item.nbytes):
+                return jw.Finding(reason="wrong.input-mutation", detail=f"run changed its input {item.name}")
+        return None
+
+    def _compare_digests(
+        self, spec: wire.WorkloadSpec, outputs: list[torch.Tensor], values: list[Any], digests: list[int]
+    ) -> jw.Finding | None:
+        tensors = [value.to(self.device) for value in values if isinstance(value, torch.Tensor)]
+        if len(digests) != len(outputs) + len(tensors):
+            raise wire.ProtocolError("not as many digests as tensors")
+        for output, item, told in zip(outputs, spec.outputs, digests, strict=False):
+            if unsigned(int(self.digest(output.contiguous()))) != told:
+                detail = f"{item.name} is not what it was when its call had ended: it was finished later"
+                return jw.Finding(reason="hack.late-output", detail=detail)
+        names = [item.name for item in spec.inputs if item.shape is not None]
+        for value, name, told in zip(tensors, names, digests[len(outputs) :], strict=True):
+            if unsigned(int(self.digest(value.contiguous()))) != told:
+                return jw.Finding(reason="wrong.input-mutation", detail=f"run changed its input {name}")
+        return None
+
     @functools.cache  # noqa: B019  one judge lives as long as its process
     def admission(self, workload: int) -> Probe:
         """The admission probe of one workload, on two sets of inputs that no candidate gets."""
         sets = [self.inputs_of(workload, jw.Inputs(slot=0, seed=secrets.randbits(62))) for _ in range(2)]
-        outputs = [self.expected(workload, values) for values in sets]
+        outputs = [self.expected(values) for values in sets]
         tolerance = self.problem.workloads[workload].tolerance
         return probe(self.specs[workload], outputs[0], outputs[1], tolerance)
 
-    def expected(self, workload: int, values: list[Any]) -> list[torch.Tensor]:
-        """The reference's outputs, on the CPU. ``values`` are the caller's own: a reference may write into them."""
+    def expected(self, values: list[Any]) -> list[torch.Tensor]:
+        """The reference's outputs. ``values`` are the caller's own: a reference may write into them."""
         try:
             result = normalize_outputs(self.definition, self.module.run(*values), self.device)
         except JudgeFault:
             raise
         except Exception as error:  # noqa: BLE001  foreign reference
             raise foreign_fault("the reference failed", error) from None
-        return [_host(value.detach()) for value in result]
+        return [value.detach().to(self.device) for value in result]
 
 
 def _bytes_of(values: list[Any]) -> int:
@@ -286,7 +336,7 @@ def serve(control: socket.socket) -> NoReturn:
             if isinstance(request, jw.Open):
                 torch.set_num_threads(max(request.threads, 1))
                 problem = msgspec.structs.replace(problem_from_json(request.problem), root=request.root)
-                judge = Judge(problem, request.device)
+                judge = Judge(problem, request.device, own_inputs=request.own_inputs)
                 seconds = time.monotonic() - begin
                 answer = jw.Opened(specs=judge.specs, versions={"torch": str(torch.__version__)}, seconds=seconds)
             elif judge is None:

@@ -20,6 +20,7 @@ class Open(msgspec.Struct, frozen=True, tag=True):
     root: str | None
     device: str
     threads: int
+    own_inputs: bool = False  # children build their inputs from seeds even though they run on the CPU
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):
@@ -52,6 +53,7 @@ class Check(msgspec.Struct, frozen=True, tag=True):
     side: int
     workload: int
     calls: list[Inputs]
+    digests: list[list[int]]  # of a device's outputs and inputs, as delivered when the block ended; else empty
     strides: list[list[list[int]]]  # of the outputs as they lie in their slots: call → output → dimension
 
 

@@ -11,7 +11,7 @@ from engine.bench.correctness import Correctness
 from engine.bench.device_lock import DeviceLock
 from engine.bench.plan_calls import FRESH, new_seed, round_inputs
 from engine.bench.session import Session
-from engine.bench.stats import NOISE_PAIRS, noise_floor, paired_interval
+from engine.bench.stats import NOISE_PAIRS, noise_floor, paired_interval, standard_error
 from engine.bench.stats import aggregate as over_workloads
 from engine.bench.timing import Pairing
 from engine.errors import Fault
@@ -19,7 +19,7 @@ from engine.problems.solution import Solution
 
 _MOST_PAIRS = 8
 _BUDGET_S = 8.0
-_PLAN = EvaluationPlan(min_pairs=5, max_pairs=5)
+_PLAN = EvaluationPlan(min_pairs=12, max_pairs=12)
 
 
 async def measure_noise(session: Session, lock: DeviceLock, solution: Solution) -> tuple[float, list[float]]:
@@ -30,13 +30,16 @@ async def measure_noise(session: Session, lock: DeviceLock, solution: Solution) 
     """
     begin = time.monotonic()
     values: list[float] = []
+    errors: list[float] = []
     while len(values) < NOISE_PAIRS or (len(values) < _MOST_PAIRS and time.monotonic() - begin < _BUDGET_S):
-        values.append(await one_pair(session, lock, solution, _PLAN))
-    return noise_floor(values), values
+        pairs = await one_pair(session, lock, solution, _PLAN)
+        values.append(paired_interval(pairs).mid)
+        errors.append(standard_error(pairs))
+    return noise_floor(values, errors), values
 
 
-async def one_pair(session: Session, lock: DeviceLock, solution: Solution, plan: EvaluationPlan) -> float:
-    """ln(second / first) of two fresh processes of one solution, the mean over workloads."""
+async def one_pair(session: Session, lock: DeviceLock, solution: Solution, plan: EvaluationPlan) -> list[float]:
+    """ln(second / first) of two fresh processes of one solution, per block pair, the mean over workloads."""
     sides = [Contender(session, solution, role) for role in ("candidate", "incumbent")]
     workloads = list(range(session.listed))
     try:
@@ -51,7 +54,7 @@ async def one_pair(session: Session, lock: DeviceLock, solution: Solution, plan:
             raise Fault(
                 "fault.noise", f"the kernel that noise is measured with failed: {wrong.reason} {wrong.detail}"
             )
-        return paired_interval(over_workloads(timing.log_ratios("incumbent", workloads))).mid
+        return over_workloads(timing.log_ratios("incumbent", workloads))
     except Failure as failure:
         raise Fault("fault.noise", f"{failure.reason} {failure.detail}") from None
     finally:

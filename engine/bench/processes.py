@@ -299,8 +299,7 @@ class JudgeClient:
                 detail = self.helper.last_words()
                 raise Fault("fault.judge", f"the judge process ended: {detail}") from None
 
-    async def open(self, problem: bytes, root: str | None, device: str, threads: int) -> jw.Opened:
-        request = jw.Open(problem=problem, root=root, device=device, threads=threads)
+    async def open(self, request: jw.Open) -> jw.Opened:
         opened = await self._ask(request, jw.Opened, 120.0)
         if opened.reason:
             raise Fault(opened.reason, opened.detail)
@@ -322,9 +321,11 @@ class JudgeClient:
         await self._ask(jw.Forget(side=side), jw.Filled, 30.0)
 
     async def check(
-        self, side: int, workload: int, calls: list[jw.Inputs], strides: list[list[list[int]]], timeout_s: float
+        self, side: int, workload: int, calls: list[jw.Inputs], collected: wire.Report, timeout_s: float
     ) -> jw.Checked:
-        request = jw.Check(side=side, workload=workload, calls=calls, strides=strides)
+        request = jw.Check(
+            side=side, workload=workload, calls=calls, digests=collected.digests, strides=collected.strides
+        )
         checked = await self._ask(request, jw.Checked, timeout_s)
         if checked.reason:
             raise Fault(checked.reason, checked.detail)

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from engine.bench import judge_wire as jw
 from engine.bench import compile_cache, wire
+from engine.bench import judge_wire as jw
+from engine.bench.layout import PAGE
 from engine.bench.machine import Cores, memory_limit
 from engine.bench.processes import Child, Helper, JudgeClient, Zygote
 from engine.bench.overhead import Overhead
-from engine.bench.sandbox import choose_sandbox
+from engine.bench.sandbox import Sandbox, choose_sandbox
 from engine.bench.unlisted import unlisted_workload
 from engine.problems.load import problem_to_json
 from engine.problems.model import Problem
@@ -60,7 +61,15 @@ def compile_cache_dir() -> Path:
 class Session:
     """The live processes behind a bench. ``open`` raises :class:`engine.errors.Fault`."""
 
-    def __init__(self, problem: Problem, device: str, scratch: Path) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        device: str,
+        scratch: Path,
+        *,
+        sandbox: Sandbox | None = None,
+        own_inputs: bool | None = None,
+    ) -> None:
         extra = unlisted_workload(problem)
         self.listed = len(problem.workloads)
         self.unlisted = None if extra is None else self.listed
@@ -69,7 +78,9 @@ class Session:
         self.device, self.scratch = device, scratch
         self.overheads: dict[tuple[bool, int, int], Overhead] = {}
         self.cores = Cores.of_this_process()
-        self.sandbox = choose_sandbox()
+        self.sandbox = sandbox or choose_sandbox()
+        # Memory on a GPU cannot be written from outside: children build their inputs there, from seeds.
+        self.own_inputs = device != "cpu" if own_inputs is None else own_inputs
         self.judge: JudgeClient
         self.zygote: Zygote
         self.specs: list[wire.WorkloadSpec] = []
@@ -117,7 +128,13 @@ class Session:
         try:
             self.zygote = await Zygote.start(zygote)
             opened = await self.judge.open(
-                problem_to_json(self.problem), self.problem.root, self.device, len(self.cores.work)
+                jw.Open(
+                    problem=problem_to_json(self.problem),
+                    root=self.problem.root,
+                    device=self.device,
+                    threads=len(self.cores.work),
+                    own_inputs=self.own_inputs,
+                )
             )
         except BaseException:
             for helper in (zygote, judge):
@@ -134,7 +151,9 @@ class Session:
         if self._free:
             return self._free.pop()
         pairs = list(zip(self.specs, self.slots, strict=True))
-        input_bytes = max(spec.input_stride * slots for spec, slots in pairs)
+        input_bytes = max(
+            PAGE if self.own_inputs and spec.seeded else spec.input_stride * slots for spec, slots in pairs
+        )
         output_bytes = max(spec.output_stride * slots for spec, slots in pairs)
         side = Side(len(self._sides), input_bytes, output_bytes)
         self._sides.append(side)
@@ -178,8 +197,18 @@ class Session:
             destination_passing=solution.spec.destination_passing_style,
             # Neither names nor order tell which workload is the unlisted one: children see shapes.
             workloads=[msgspec.structs.replace(spec, uuid="") for spec in self.specs],
+            inputs=self._problem_for_children() if self.own_inputs else b"",
+            device=self.device,
             timeout_s=timeout_s,
         )
+
+    def _problem_for_children(self) -> bytes:
+        """Shapes and kinds of inputs, without the reference."""
+        definition = msgspec.structs.replace(self.problem.definition, reference="", custom_inputs_entrypoint=None)
+        return problem_to_json(msgspec.structs.replace(self.problem, definition=definition, root=None))
+
+    def tells_seeds(self, workload: int) -> bool:
+        return self.own_inputs and self.specs[workload].seeded
 
     async def close(self) -> None:
         if not self._opened:

@@ -25,7 +25,8 @@ def summarize(trial: Trial, reason: str) -> Evaluation:
         latency_ms=geomean([row.latency_ms for row in rows]) if complete else None,
         geomean_speedup=geomean([row.speedup for row in rows]) if complete else None,
         comparison=_comparison(trial) if complete else None,
-        notes=list(trial.notes),
+        timer=trial.candidate.timer or "wall",
+        notes=list(dict.fromkeys([*trial.notes, *(note for r in trial.results.values() for note in r.notes)])),
         evidence=_evidence(trial),
     )
 

@@ -38,6 +38,7 @@ class InputSpec(msgspec.Struct, frozen=True):
     shape: tuple[int, ...] | None
     offset: int = 0
     nbytes: int = 0
+    rotates: bool = False  # its elements are exchangeable: a rotation is another valid draw
 
 
 class OutputSpec(msgspec.Struct, frozen=True):
@@ -56,6 +57,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     outputs: list[OutputSpec]
     input_stride: int
     output_stride: int
+    seeded: bool = True  # whoever holds the seed can build the inputs; else their bytes travel
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -108,12 +110,16 @@ class Exited(msgspec.Struct, frozen=True, tag=True):
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
-    """One call of a block. ``style``: see :mod:`engine.bench.harness`; ``scalars`` in argument order."""
+    """One call of a block. ``style``: see :mod:`engine.bench.harness`; ``scalars`` in argument order.
+
+    ``seed`` and ``shift`` are told only where the child builds its inputs itself (not on the CPU).
+    """
 
     slot: int
     style: int
     scalars: list[float | int | bool]
     seed: int = 0
+    shift: int = 0
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
@@ -125,6 +131,8 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     destination_passing: bool
     workloads: list[WorkloadSpec]
     library: bytes = b""
+    inputs: bytes = b""  # the problem without its reference, for a child that builds its inputs from seeds
+    device: str = "cpu"
     timeout_s: float = 60.0
 
 
@@ -139,6 +147,13 @@ class Run(msgspec.Struct, frozen=True, tag=True):
 
 class Collect(msgspec.Struct, frozen=True, tag=True):
     """Copy the outputs of these calls of the last block out of the frozen process: (index in block, slot)."""
+
+    workload: int
+    calls: list[tuple[int, int]]
+
+
+class Export(msgspec.Struct, frozen=True, tag=True):
+    """To a child on a device: copy the outputs of these calls of the last block into the output arena."""
 
     workload: int
     calls: list[tuple[int, int]]
@@ -167,6 +182,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     facts: dict[str, str] = {}
     parallel: bool = False  # threads or processes beside the main one lived in the window
     aliased: bool = False  # calls of one block returned the same memory: only the last one can be looked at
+    digests: list[list[int]] = []  # of collected outputs on a device, as delivered when their block ended
     strides: list[list[list[int]]] = []  # of collected outputs, in elements: call → output → dimension
 
 
@@ -180,7 +196,7 @@ REPORT_MAGIC = 0x4B415243
 REPORT = struct.Struct("<IHHI")  # magic, rows, outputs per row, text bytes
 ROW = struct.Struct("<BQ")  # status, claimed nanoseconds
 PLACE = struct.Struct("<Q8q")  # address of an output, strides in elements (unused dimensions 0)
-MAX_OUTPUTS = 64
+MAX_OUTPUTS = 128  # places of one row: outputs, and on a device the inputs too
 MAX_DIMS = 8
 
 OK, RAISED, STRUCTURE, SHAPE, DTYPE, TYPE, MEMORY, DEVICE, IMPORT, DISK, EXITED = range(11)

@@ -1,0 +1,188 @@
+"""Clocks for calls on a GPU, used inside the candidate's process (imports torch).
+
+CUPTI where ``cupti-python`` is installed: from the first to the last activity of the call over all streams. CUDA
+events otherwise: between two events on the harness's stream, extended to the end of a device-wide synchronisation
+where other streams were still busy. One process uses one of them for its whole life.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import torch
+
+_LATE_NS = 20_000  # device still busy this long after the end event: the work was on another stream
+_BUFFER_BYTES = 8 << 20
+
+
+class Clock(Protocol):
+    """``before``/``after`` stand right around a call; ``claims`` gives nanoseconds per call of the block."""
+
+    name: str
+
+    def start_block(self, calls: int) -> None: ...
+    def before(self, index: int) -> None: ...
+    def after(self, index: int) -> None: ...
+    def claims(self) -> list[int]: ...
+
+
+class HostClock:
+    """For a device without a clock of its own."""
+
+    name = "wall"
+
+    def __init__(self) -> None:
+        self._now = time.perf_counter_ns
+        self._marks: list[list[int]] = []
+
+    def start_block(self, calls: int) -> None:
+        self._marks = [[0, 0] for _ in range(calls)]
+
+    def before(self, index: int) -> None:
+        self._marks[index][0] = self._now()
+
+    def after(self, index: int) -> None:
+        self._marks[index][1] = self._now()
+
+    def claims(self) -> list[int]:
+        return [end - begin for begin, end in self._marks]
+
+
+class EventClock:
+    name = "cuda-event"
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.current_stream(device)
+        self._now = time.perf_counter_ns
+        self._synchronize: Callable[[], None] = lambda: _device_synchronize(device)
+        self._event = torch.cuda.Event
+        self._elapsed = torch.cuda.Event.elapsed_time
+        self._record = torch.cuda.Event.record
+        self._wait = torch.cuda.Event.synchronize
+        self._pairs: list[tuple[Any, Any]] = []
+        self._host: list[int] = []
+        self._begin = 0
+
+    def start_block(self, calls: int) -> None:
+        make = self._event
+        self._pairs = [(make(enable_timing=True), make(enable_timing=True)) for _ in range(calls)]
+        self._host = [0] * calls
+
+    def before(self, index: int) -> None:
+        self._synchronize()
+        self._begin = self._now()
+        self._record(self._pairs[index][0], self._stream)
+
+    def after(self, index: int) -> None:
+        end = self._pairs[index][1]
+        self._record(end, self._stream)
+        self._wait(end)
+        ended = self._now()
+        self._synchronize()
+        finished = self._now()
+        if finished - ended > _LATE_NS:
+            self._host[index] = finished - self._begin
+
+    def claims(self) -> list[int]:
+        spans = [int(self._elapsed(begin, end) * 1e6) for begin, end in self._pairs]
+        return [max(span, host) for span, host in zip(spans, self._host, strict=True)]
+
+
+class CuptiClock:
+    name = "cupti"
+
+    def __init__(self, device: torch.device) -> None:
+        from cupti import cupti
+
+        self._cupti = cupti
+        self._now = cupti.get_timestamp
+        self._flush = cupti.activity_flush_all
+        self._synchronize: Callable[[], None] = lambda: _device_synchronize(device)
+        self._records: list[tuple[int, int]] = []
+        self._marks: list[list[int]] = []
+        kinds = cupti.ActivityKind
+        wanted = {int(kinds.CONCURRENT_KERNEL), int(kinds.MEMCPY), int(kinds.MEMSET)}
+        records = self._records
+
+        def completed(activities: list[Any]) -> None:
+            for activity in activities:
+                if int(activity.kind) in wanted:
+                    records.append((int(activity.start), int(activity.end)))
+
+        self._keep = completed  # CUPTI holds no reference of its own
+        cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), completed)
+        for kind in (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET):
+            cupti.activity_enable(kind)
+
+    def start_block(self, calls: int) -> None:
+        self._synchronize()
+        self._flush(0)
+        self._records.clear()
+        self._marks = [[0, 0] for _ in range(calls)]
+
+    def before(self, index: int) -> None:
+        self._synchronize()
+        self._marks[index][0] = self._now()
+
+    def after(self, index: int) -> None:
+        self._synchronize()
+        self._marks[index][1] = self._now()
+
+    def claims(self) -> list[int]:
+        self._flush(0)
+        spans = []
+        for begin, end in self._marks:
+            inside = [(first, last) for first, last in self._records if begin <= first <= end]
+            if inside:
+                spans.append(max(last for _, last in inside) - min(first for first, _ in inside))
+            else:
+                spans.append(end - begin)  # nothing ran on the device: the call is host time
+        return spans
+
+
+def _device_synchronize(device: torch.device) -> None:
+    torch._C._cuda_synchronize()
+
+
+def open_clock(device: torch.device) -> Clock:
+    """CUPTI if it is installed and starts, else CUDA events; the caller reports which."""
+    if device.type != "cuda":
+        return HostClock()
+    if find_spec("cupti") is not None:
+        try:
+            return CuptiClock(device)
+        except (ImportError, RuntimeError, AttributeError, OSError):
+            pass
+    return EventClock(device)
+
+
+class L2Flush:
+    """Empties the L2 cache: lines set aside as persisting are released, then twice its size is written."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._bytes = 0
+        self._reset: Callable[[], int] | None = None
+        self._device = device
+        self._buffer: torch.Tensor | None = None
+        if device.type == "cuda":
+            import ctypes
+
+            self._bytes = 2 * int(torch.cuda.get_device_properties(device).L2_cache_size)
+            try:
+                self._reset = ctypes.CDLL("libcuda.so.1").cuCtxResetPersistingL2Cache
+            except (OSError, AttributeError):
+                self._reset = None
+
+    def renew(self) -> None:
+        """A new buffer for every block: one that was found and tampered with is not used again."""
+        if self._bytes:
+            self._buffer = torch.empty(self._bytes, dtype=torch.uint8, device=self._device)
+
+    def __call__(self) -> None:
+        if self._buffer is not None:
+            if self._reset is not None:
+                self._reset()
+            self._buffer.zero_()

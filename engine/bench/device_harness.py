@@ -1,0 +1,217 @@
+"""The harness for devices whose memory nobody outside can read: inputs from a seed, outputs bound by a digest.
+
+As in :mod:`engine.bench.harness` nothing here is trusted. Each block the parent reveals a seed and, per call, a
+rotation; this side builds the inputs on the device (tampering with that only breaks the match). After every call
+the device is synchronised and digests of the outputs and of the inputs are taken; all digests are part of the report that ends the
+measured window, so outputs that are finished later no longer match. Named outputs are copied to shared memory on
+request and compared, digest and values, by the judge.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import torch
+
+from engine.bench import wire
+from engine.bench.cuda_timer import L2Flush, open_clock
+from engine.bench.digest import Digest, unsigned
+from engine.bench.harness import FRESH, REFILLED, Arena, Refused, describe, status_of
+from engine.problems.axes import resolve_axes
+from engine.problems.dtypes import torch_dtype
+from engine.problems.inputs import make_inputs
+from engine.problems.load import problem_from_json
+
+Executed = tuple[list[wire.Row], list[list[wire.Place]], bytes]
+
+
+class DeviceCaller:
+    """Arguments, blocks and copies for one loaded candidate on one device."""
+
+    def __init__(
+        self,
+        import_entry: Callable[[], Callable[..., Any]],
+        load: wire.Load,
+        inputs: Arena,
+        outputs: Arena,
+        device: torch.device,
+    ) -> None:
+        self.device = device
+        self.workloads, self.destination_passing = load.workloads, load.destination_passing
+        self.inputs, self.outputs = inputs, outputs
+        self.problem = problem_from_json(load.inputs)
+        self.clock = open_clock(device)
+        self.flush = L2Flush(device)
+        self.digest = Digest()
+        self.held: list[list[torch.Tensor]] = []
+        self._kept: dict[tuple[int, int], list[torch.Tensor]] = {}
+        self.stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self.execute = _bind(self, import_entry)
+        self.clock_name = self.clock.name
+
+    def serve(self, channel: Any, send: Callable[[bytes], None], pack: Callable[..., bytes]) -> None:
+        serve_requests(channel, self, send, pack)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019  one caller lives as long as its process
+    def base_set(self, workload: int, seed: int) -> list[Any]:
+        listed = self.problem.workloads[workload]
+        axes = resolve_axes(self.problem.definition, listed)
+        return make_inputs(self.problem.definition, listed, axes, self.device, seed)
+
+    def _sources(self, workload: int, call: wire.Call) -> list[tuple[torch.Tensor, int]]:
+        """(values, rotation in elements) of every tensor input: drawn here, or what the judge put into the arena."""
+        spec = self.workloads[workload]
+        tensors = [item for item in spec.inputs if item.shape is not None]
+        if not spec.seeded:
+            start = call.slot * spec.input_stride
+            return [
+                (self.inputs.tensor(start + i.offset, torch_dtype(i.dtype), i.shape or ()), 0) for i in tensors
+            ]
+        values = [
+            v
+            for v, item in zip(self.base_set(workload, call.seed), spec.inputs, strict=True)
+            if item.shape is not None
+        ]
+        return [
+            (value, call.shift % value.numel() if item.rotates and value.numel() > 1 else 0)
+            for value, item in zip(values, tensors, strict=True)
+        ]
+
+    def arguments(self, workload: int, call: wire.Call) -> list[Any]:
+        spec = self.workloads[workload]
+        key = (workload, call.slot)
+        tensors = self._kept.get(key)
+        sources = self._sources(workload, call)
+        if tensors is None or call.style == FRESH:
+            tensors = [torch.empty(v.shape, dtype=v.dtype, device=self.device) for v, _ in sources]
+            self._kept[key] = tensors
+        for tensor, (value, shift) in zip(tensors, sources, strict=True):
+            # ``.data`` shares the memory but not the version counter: the refill stays hidden.
+            target = tensor if call.style == REFILLED else tensor.data
+            _copy_rotated(target.view(-1), value.reshape(-1), shift)
+        pool, scalars = iter(tensors), iter(call.scalars)
+        return [next(scalars) if item.shape is None else next(pool) for item in spec.inputs]
+
+    def output_buffers(self, workload: int) -> list[torch.Tensor]:
+        made = []
+        for item in self.workloads[workload].outputs:
+            raw = torch.full((item.nbytes,), 0xFF, dtype=torch.uint8, device=self.device)
+            made.append(raw.view(torch_dtype(item.dtype)).view(item.shape))
+        return made
+
+    def export(self, request: wire.Export) -> None:
+        """Copies the outputs of the named calls of the last block into their slots of the output arena."""
+        spec = self.workloads[request.workload]
+        for index, slot in request.calls:
+            for value, item in zip(self.held[index], spec.outputs, strict=True):
+                if item.nbytes:
+                    start = slot * spec.output_stride + item.offset
+                    target = self.outputs.bytes[start : start + item.nbytes]
+                    target.copy_(value.reshape(-1).view(torch.uint8))
+
+
+def _copy_rotated(target: torch.Tensor, value: torch.Tensor, shift: int) -> None:
+    """``torch.roll`` into existing memory, byte-wide types included."""
+    if value.dtype.itemsize == 1:
+        target, value = target.view(torch.uint8), value.view(torch.uint8)
+    count = value.numel()
+    target[shift:].copy_(value[: count - shift])
+    if shift:
+        target[:shift].copy_(value[count - shift :])
+
+
+def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) -> Callable[[wire.Run], Executed]:
+    """The block executor; what it needs is bound before the candidate is imported."""
+    clock, flush, digest = caller.clock, caller.flush, caller.digest
+    exact, number = (torch.Tensor, torch.nn.Parameter), (int, float, bool)
+    untouched, set_stream = torch._C.DisableTorchFunction, torch.cuda.set_stream
+    padding = (0,) * wire.MAX_DIMS
+    kind = caller.device.type
+    entry = import_entry()
+
+    def items_of(result: Any, outputs: list[wire.OutputSpec]) -> list[Any]:
+        if len(outputs) == 1 and (type(result) in exact or type(result) in number):
+            return [result]
+        if isinstance(result, tuple):
+            items = list(tuple.__iter__(result))
+        elif isinstance(result, list):
+            items = list(list.__iter__(result))
+        elif isinstance(result, dict):
+            items = [dict.get(result, item.name) for item in outputs]
+        else:
+            raise Refused(wire.TYPE, f"run returned a {type(result).__name__}, not a tensor, tuple, list or dict")
+        if len(items) != len(outputs):
+            raise Refused(
+                wire.STRUCTURE, f"run returned {len(items)} values, the definition declares {len(outputs)}"
+            )
+        return items
+
+    def checked(value: Any, spec: wire.OutputSpec) -> torch.Tensor:
+        dtype = torch_dtype(spec.dtype)
+        if type(value) in number:
+            value = torch.tensor(value, dtype=dtype, device=caller.device).reshape(spec.shape)
+        if type(value) not in exact:
+            raise Refused(wire.TYPE, f"{spec.name} is a {type(value).__name__}, not a plain torch.Tensor")
+        if value.layout is not torch.strided or value.device.type != kind:
+            raise Refused(wire.DEVICE, f"{spec.name} is on {value.device.type}, not a dense tensor on {kind}")
+        if value.dtype is not dtype:
+            raise Refused(wire.DTYPE, f"{spec.name} is {value.dtype}, the definition declares {spec.dtype}")
+        if tuple(value.shape) != spec.shape:
+            raise Refused(wire.SHAPE, f"{spec.name} has shape {list(value.shape)}, declared {list(spec.shape)}")
+        # A copy of its own: a kernel may hand out the same buffer in its next call.
+        return value.detach().clone(memory_format=torch.contiguous_format)
+
+    def execute(run: wire.Run) -> Executed:
+        spec = caller.workloads[run.workload]
+        caller.held.clear()
+        flush.renew()
+        clock.start_block(len(run.calls))
+        taken: list[list[torch.Tensor]] = []
+        for index, call in enumerate(run.calls):
+            try:
+                arguments = caller.arguments(run.workload, call)
+                buffers = caller.output_buffers(run.workload) if caller.destination_passing else []
+                flush()
+                clock.before(index)
+                result = entry(*arguments, *buffers)
+                clock.after(index)
+                if caller.stream is not None:
+                    set_stream(caller.stream)
+                with untouched():
+                    values = buffers or items_of(result, spec.outputs)
+                    kept = [checked(v, item) for v, item in zip(values, spec.outputs, strict=True)]
+                    given = [value for value in arguments if isinstance(value, torch.Tensor)]
+                    taken.append([digest(value) for value in (*kept, *given)])
+                caller.held.append(kept)
+            except Refused as refusal:
+                return [*_ok(index), (refusal.status, 0)], [], refusal.detail.encode("utf-8", "replace")
+            except BaseException as error:  # noqa: BLE001  the candidate's border
+                return [*_ok(index), (status_of(error), 0)], [], describe(error)
+        places = [[(unsigned(int(value)), *padding) for value in row] for row in taken]
+        return [(wire.OK, max(claim, 0)) for claim in clock.claims()], places, b""
+
+    return execute
+
+
+def _ok(count: int) -> list[wire.Row]:
+    return [(wire.OK, 0)] * count
+
+
+def serve_requests(
+    channel: Any, caller: DeviceCaller, send: Callable[[bytes], None], pack: Callable[..., bytes]
+) -> None:
+    """Blocks and exports until the channel closes (``EOFError``)."""
+    decoder: msgspec.msgpack.Decoder[wire.Run | wire.Export] = msgspec.msgpack.Decoder(wire.Run | wire.Export)  # type: ignore[arg-type]
+    while True:
+        request = wire.receive(channel, decoder)
+        if isinstance(request, wire.Export):
+            try:
+                caller.export(request)
+                send(pack([(wire.OK, 0)], [], b""))
+            except BaseException as error:  # noqa: BLE001  the candidate's border
+                send(pack([(status_of(error), 0)], [], describe(error)))
+        else:
+            send(pack(*caller.execute(request)))
