@@ -86,8 +86,8 @@ def status_text(reader: StoreReader, folder: Path, now: float | None = None) -> 
             lines.append(f" {text} {latency:>11} {change:>8}  {why}")
     notes = [note for note in summary.attention if note.level != "info"]
     lines += ["", *(f"! {note.text}" for note in notes[-3:])] if notes else []
-    hint = _next_step(state, folder.name)
-    lines += ["", hint] if hint else []
+    hints = _next_steps(state, folder.name)
+    lines += ["", *hints] if hints else []
     return "\n".join(line[:WIDTH].rstrip() for line in lines)
 
 
@@ -161,9 +161,9 @@ def _clock(at: float) -> str:
     return time.strftime("%H:%M", time.localtime(at))
 
 
-def _next_step(state: CampaignState, name: str) -> str:
+def _next_steps(state: CampaignState, name: str) -> list[str]:
     if state is CampaignState.INTERRUPTED:
-        return f"the engine is gone: `kernelarc resume {name}` continues from the store"
+        return ["the engine is gone; to go on from the store:", f"  kernelarc resume {name}"]
     if state in (CampaignState.STOPPED, CampaignState.FINISHED):
-        return f"`kernelarc report {name}` · `kernelarc export {name}`"
-    return ""
+        return [f"  kernelarc report {name}", f"  kernelarc export {name}"]
+    return []

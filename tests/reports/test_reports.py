@@ -151,7 +151,7 @@ def test_the_text_status_fits_one_screen(finished: Path, running: Path) -> None:
             lines = status_text(reader, folder).splitlines()
         assert len(lines) <= 24 and max(map(len, lines)) < 80
         assert all(line.isprintable() for line in lines)
-    assert lines[-1] == "the engine is gone: `kernelarc resume going` continues from the store"
+    assert lines[-2:] == ["the engine is gone; to go on from the store:", "  kernelarc resume going"]
 
 
 def test_the_report_has_every_part(finished: Path) -> None:
