@@ -31,9 +31,16 @@ NOUNS = re.findall(
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Short pauses; the reference is traced (a child that imports torch) in one test only."""
+    if request.function is not test_two_agents_with_streaming_costs_and_memory:
+        monkeypatch.setattr("engine.tracing.trace.trace_problem", _untraced)
     monkeypatch.setattr("engine.breaker.BACKOFF_FIRST_S", 0.01)
     monkeypatch.setattr("engine.proposers.llm.failures.FIRST_PAUSE_S", 0.02)
+
+
+def _untraced(problem: Problem) -> dict[str, Any]:
+    return {}
 
 
 def answer(ms: float, number: int, *, run: str = "run") -> str:
