@@ -113,7 +113,16 @@ def veto(campaign: str, number: int, why: str) -> None:
     \b
     Example: kernelarc veto softmax-1 57 --why "wrong for denormals"
     """
-    send(resolve(campaign), verb="veto", number=number, text=why)
+    from engine.store.campaigns import engine_alive
+
+    folder = resolve(campaign)
+    if engine_alive(folder):
+        send(folder, verb="veto", number=number, text=why)
+        return
+    from engine.store.offline import veto as veto_offline
+
+    done = veto_offline(folder, number)
+    click.echo(f"#{number} is vetoed; the best of agent {done.agent} is #{done.best} again")
 
 
 @click.command()
