@@ -21,7 +21,7 @@ from engine.memory import memory_entry, visible
 from engine.presets import margin_of
 from engine.problems.model import Problem
 from engine.proposers.base import Incumbent, MemoryEntry
-from engine.records import Baselines, StopReason
+from engine.records import Baselines, Evaluation, StopReason
 from engine.skills import SkillSet
 from engine.store import events as ev
 from engine.store.events import AgentSpec
@@ -94,6 +94,12 @@ class Session:
         if self.measured is None:
             raise Fault("fault.not-measured", "the reference has not been measured yet")
         return self.measured
+
+    @property
+    def reference_by_workload_ms(self) -> dict[str, float]:
+        """The reference's latency by workload uuid, as measured when the campaign began."""
+        results = self.baselines.workloads
+        return {r.uuid: r.reference_latency_ms for r in results if r.reference_latency_ms is not None}
 
     @property
     def margin(self) -> float:
@@ -194,6 +200,7 @@ class Session:
                 solution=solution,
                 latency_ms=self.baselines.seed_ms,
                 speedup=self.baselines.seed_speedup,
+                evaluation=Evaluation(verdict="PASS", workloads=self.baselines.workloads),
             )
         return known
 

@@ -164,6 +164,7 @@ def _workload_rows(context: Context) -> list[dict[str, Any]]:
         result = results.get(workload.uuid)
         base = result.latency_ms if result else None
         bound = context.roofline_ms.get(workload.uuid) or (result.roofline_ms if result else None)
+        reference = result.reference_latency_ms if result else None
         share = f"{100 * bound / base:.0f} %" if base and bound else "–"
         if result and base is None and result.reason:
             share = one_line(result.reason, 60)
@@ -171,7 +172,7 @@ def _workload_rows(context: Context) -> list[dict[str, Any]]:
             {
                 "shape": shape_label(workload, context.problem),
                 "base": digits(base),
-                "reference": digits(result.reference_latency_ms if result else None),
+                "reference": digits(reference or context.reference_by_workload_ms.get(workload.uuid)),
                 "bound": digits(bound),
                 "share": share,
                 "size": base or 0.0,
