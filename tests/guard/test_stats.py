@@ -158,6 +158,21 @@ def test_children_that_differ_for_life_are_covered_by_the_measured_noise_floor()
     assert 0.02 <= sorted(margins)[150] < 0.04  # about three standard deviations, not an unusable bar
 
 
+def test_scatter_within_a_pair_is_not_counted_twice() -> None:
+    """On a busy box the floor stays usable: the intervals of the decisions cover the blocks' scatter already."""
+    rng, floors, kept, gained = random.Random(24), [], 0, 0
+    for _ in range(150):
+        pairs = [[sum(busy(rng) for _ in range(3)) / 3 for _ in range(12)] for _ in range(8)]
+        mids = [stats.paired_interval(p).mid for p in pairs]
+        floors.append(stats.noise_floor(mids, [stats.standard_error(p) for p in pairs]))
+        assert floors[-1] <= stats.noise_floor(mids)
+        margin = max(0.02, floors[-1])
+        kept += trial(rng, busy, 0.0, margin)
+        gained += trial(rng, busy, math.log1p(0.10), margin)
+    assert kept == 0 and gained >= 130
+    assert sorted(floors)[75] < 0.04
+
+
 @pytest.mark.parametrize(
     ("noise", "gain", "margin"),
     [(quiet, 0.03, 0.01), (busy, 0.10, 0.02), (heavy, 0.10, 0.02)],
@@ -191,6 +206,10 @@ def test_a_noise_floor_needs_four_pairs(k: int) -> None:
 def test_noise_floor_value() -> None:
     assert stats.noise_floor([0.01, -0.01, 0.01, -0.01]) == pytest.approx(math.expm1(3.747 * 0.01), rel=1e-3)
     assert stats.noise_floor([0.0] * 4) == 0.0
+    raw = stats.noise_floor([0.02] * 4)
+    assert stats.noise_floor([0.02] * 4, [0.0] * 4) == raw
+    assert stats.noise_floor([0.02] * 4, [9.0] * 4) == pytest.approx(raw * 0.3, rel=0.03)  # never nothing
+    assert math.isinf(stats.standard_error([0.1]))
 
 
 # --- the outside cross-check
