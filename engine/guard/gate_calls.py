@@ -6,9 +6,9 @@ import ast
 from typing import TYPE_CHECKING
 
 from engine.guard import gate_rules as rules
-from engine.guard.gate_names import Scope
 from engine.guard.gate_stores import store_item, store_named
 from engine.guard.gate_tables import TABLES
+from engine.guard.gate_text import Scope
 
 if TYPE_CHECKING:
     from engine.guard.gate_scan import Scan

@@ -10,9 +10,10 @@ from engine.guard import gate_rules as rules
 from engine.guard.gate_async import AsyncWork
 from engine.guard.gate_calls import check_call
 from engine.guard.gate_module import Finding, conclude, is_main_guard
-from engine.guard.gate_names import Resolver, Scope, attribute_chain, build_scopes
+from engine.guard.gate_names import Resolver, attribute_chain, build_scopes
 from engine.guard.gate_stores import store
 from engine.guard.gate_tables import FORBIDDEN_NAMES, SENSITIVE, TABLES
+from engine.guard.gate_text import Scope
 
 _MAX_FINDINGS = 32
 _CALL_ONLY = {"open": "gate.forbidden-call", "setattr": "gate.obfuscation", "delattr": "gate.obfuscation"}

@@ -6,8 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from engine.guard import gate_rules as rules
-from engine.guard.gate_names import Scope
 from engine.guard.gate_tables import FORBIDDEN_NAMES, TABLES
+from engine.guard.gate_text import Scope
 
 if TYPE_CHECKING:
     from engine.guard.gate_scan import Scan
