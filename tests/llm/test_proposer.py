@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -388,19 +389,26 @@ async def test_a_cost_cap_with_four_calls_in_flight_is_never_passed(
 
 
 async def test_money_is_committed_before_the_request_and_charged_after_a_kill(
-    api: Any, server: Any, make: Any, context: Context, live: Any, ledger: StoreWriter
+    api: Any, server: Any, make: Any, context: Context, live: Any, ledger: StoreWriter, tmp_path: Path
 ) -> None:
     server.default = api.HangBefore()
     task = asyncio.create_task(make(model=PRICED).propose(context, live))
     while not server.requests:
         await asyncio.sleep(0.01)
-    import sqlite3
-
-    with sqlite3.connect(f"file:{ledger.path}?mode=ro", uri=True) as other:
-        rows = other.execute("SELECT state, reserved_usd FROM ledger").fetchall()
-    assert len(rows) == 1 and rows[0][0] == "reserved" and rows[0][1] > 0
+    killed = tmp_path / "as a kill -9 leaves it"
+    killed.mkdir()
+    for part in ledger.path.parent.glob("campaign.db*"):
+        (killed / part.name).write_bytes(part.read_bytes())
     task.cancel()
     await asyncio.wait({task})
+
+    with sqlite3.connect(f"file:{killed / 'campaign.db'}", uri=True) as found:
+        rows = found.execute("SELECT state, reserved_usd FROM ledger").fetchall()
+    assert [state for state, _ in rows] == ["reserved"] and rows[0][1] > 0
+    async with await StoreWriter.open(killed / "campaign.db") as resumed:
+        totals = await resumed.ledger_totals()
+        assert (totals.lost, totals.reserved_usd) == (1, 0)
+        assert totals.charged_usd == pytest.approx(rows[0][1]) == resumed.summary.cost_usd
 
 
 async def test_a_failing_model_is_put_aside_and_another_takes_over(
