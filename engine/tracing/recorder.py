@@ -9,6 +9,7 @@ on. Where the reference asks for an unknown number, a plausible one is assumed a
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -150,6 +151,8 @@ class Recorder(TorchDispatchMode):
         self.dispatched += 1
         if self.dispatched > self.budget * DISPATCHES_PER_NODE:
             raise OutOfBudget
+        if info.reshapes:
+            return func(*args, **(kwargs or {}))
         if info.returns_view and not kwargs:
             source = args[0]
             if isinstance(source, torch.Tensor):
@@ -254,7 +257,7 @@ class Recorder(TorchDispatchMode):
             return  # a view
         if len(self.nodes) >= self.budget:
             raise OutOfBudget
-        node = Node(info.name, info.kind)
+        node = Node(info.name, info.kind, _site())
         node.reads = [
             Read(
                 self.value_of(tensor),
@@ -337,6 +340,17 @@ def paused(mode: Recorder) -> Iterator[None]:
         yield
     finally:
         mode.real_only = before
+
+
+def _site() -> tuple[int, ...]:
+    """The lines of the reference that are being executed, innermost first: calls in a loop share them."""
+    lines = []
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<reference"):
+            lines.append(frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(lines)
 
 
 def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:

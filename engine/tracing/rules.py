@@ -32,7 +32,7 @@ _FLOPS_PER_ELEMENT = _TABLE.flops_per_element
 class OpInfo:
     """Facts of one aten overload that do not depend on its arguments."""
 
-    __slots__ = ("base", "kind", "mutates", "name", "returns_view")
+    __slots__ = ("base", "kind", "mutates", "name", "reshapes", "returns_view")
 
     def __init__(self, func: Any) -> None:
         self.base = func._schema.name.partition("::")[2]
@@ -40,6 +40,7 @@ class OpInfo:
         arguments = func._schema.arguments
         self.mutates = [(i, a.name) for i, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
         self.returns_view = not self.mutates and any(r.alias_info is not None for r in func._schema.returns)
+        self.reshapes = torch.Tag.inplace_view in func.tags  # ``squeeze_``: the object changes, its data do not
         plain = self.base.rstrip("_")
         self.kind = _KINDS.get(self.base) or _KINDS.get(plain) or self._unlisted(func, plain)
 

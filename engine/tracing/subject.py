@@ -19,7 +19,7 @@ from engine.tracing.stand_ins import traced_inputs
 from engine.tracing.values import Demand, Node, needed_elements, touched_elements
 
 BUDGET = 20_000  # operators of one workload
-REPEATS = 8  # records of one operator with the same shapes
+REPEATS = 3  # records of one call in a loop with the same shapes
 SHORT_BUDGET = 2_000  # after another workload of the problem has used it up
 
 
@@ -119,7 +119,13 @@ def _operators(nodes: list[Node]) -> list[Operator]:
     last: dict[Any, Node] = {}
     same: dict[int, int] = {}
     for node in nodes:
-        key = (node.name, tuple(node.out_shape), tuple(read.shape for read in node.reads), node.unit_dtype)
+        key = (
+            node.site,
+            node.name,
+            tuple(node.out_shape),
+            tuple(node.dtype),
+            *(read.shape for read in node.reads),
+        )
         seen[key] = seen.get(key, 0) + 1
         if seen[key] <= REPEATS and len(kept) < MAX_OPERATORS:
             last[key] = node
@@ -136,7 +142,8 @@ def _operator(node: Node, same: dict[int, int]) -> Operator:
         name=node.name,
         kind=node.kind,
         inputs=[
-            Operand(read.value.id, list(read.shape), read.value.dtype, list(read.strides)) for read in node.reads
+            Operand(same.get(read.value.id, read.value.id), list(read.shape), read.value.dtype, list(read.strides))
+            for read in node.reads
         ],
         outputs=[Operand(value.id, list(shape), dtype, list(strides)) for value, shape, strides, dtype in outputs],
         flops=node.flops,

@@ -79,12 +79,13 @@ class Node:
         "out_strides",
         "outputs",
         "reads",
+        "site",
         "unit",
         "unit_dtype",
     )
 
-    def __init__(self, name: str, kind: str) -> None:
-        self.name, self.kind = name, kind
+    def __init__(self, name: str, kind: str, site: tuple[int, ...] = ()) -> None:
+        self.name, self.kind, self.site = name, kind, site
         self.reads: list[Read] = []
         self.outputs: list[Value] = []
         self.out_shape: list[tuple[int, ...]] = []
