@@ -7,9 +7,11 @@ import math
 
 from engine import skills as skill_policy
 from engine.agent_state import AgentState, mailbox_from, rebuilt
+from engine.bench.api import PhaseSink
 from engine.errors import BadInput, Fault
 from engine.memory import carried, memory_entry, remember, shapes_text
 from engine.problems.axes import resolve_axes
+from engine.records import AgentState as AgentLive
 from engine.records import Baselines
 from engine.session import AgentControl, Session, log
 from engine.store import events as ev
@@ -58,6 +60,8 @@ async def _trace(session: Session) -> None:
     from engine.tracing.kernel_type import kernel_type_of
     from engine.tracing.trace import trace_problem
 
+    for name in session.summary.agents:
+        session.writer.live(name, state=AgentLive.STARTING.value, detail="tracing the reference")
     try:
         session.graphs = await asyncio.to_thread(trace_problem, session.problem)
     except Fault as error:
@@ -79,7 +83,7 @@ async def _measure(session: Session) -> None:
         if seed is None:
             raise Fault("fault.store", "the seed solution is missing from the campaign's store")
         async with session.door.entered():
-            session.measured = await session.bench.measure_baselines(seed)
+            session.measured = await session.bench.measure_baselines(seed, _show(session))
         await session.writer.set_campaign(
             baselines_event(session.measured, session.kernel_type, session.bench.device.name),
             device_facts=session.bench.device,
@@ -88,6 +92,17 @@ async def _measure(session: Session) -> None:
     session.roofline_ms = {
         result.uuid: result.roofline_ms for result in session.measured.workloads if result.roofline_ms is not None
     }
+
+
+def _show(session: Session) -> PhaseSink:
+    """Until there are agents at work their rows say what the engine is doing."""
+
+    def show(phase: str, detail: str) -> None:
+        text = f"measuring the reference: {phase}" + (f" {detail}" if detail else "")
+        for name in session.summary.agents:
+            session.writer.live(name, state=AgentLive.STARTING.value, detail=text)
+
+    return show
 
 
 def baselines_event(baselines: Baselines, kernel_type: str, device_name: str) -> ev.BaselinesMeasured:

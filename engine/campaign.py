@@ -83,18 +83,25 @@ class Launcher:
             await self.session.record(ev.CampaignResumed(by="user"))
 
     async def _until_requested(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work``, but not longer than until a stop is requested."""
+        """Run ``work``, but not longer than until a stop is requested or a budget of the campaign is used up."""
         task = asyncio.create_task(work)
         try:
-            while not task.done() and self._requested is None:
+            while not task.done():
                 self.session.changed.clear()
+                self._requested = self._spent()
+                if self._requested is not None:
+                    return
                 await self._wait({task})
         finally:
-            if not task.done():
-                task.cancel()
+            task.cancel()
             await asyncio.wait({task})
-        if not task.cancelled():
-            task.result()
+        task.result()
+
+    def _spent(self) -> Stop | None:
+        """Why everybody must stop: a person said so, or a budget that counts for all is used up."""
+        session = self.session
+        standing = budget.campaign_standing(session.summary, session.config, time.time())
+        return self._requested or campaign_stop(standing)
 
     async def _supervise(self) -> None:
         """Until every agent has stopped, or something stops them all."""
@@ -103,9 +110,7 @@ class Launcher:
             session.changed.clear()
             for name in [name for name, task in self._tasks.items() if task.done()]:
                 await self._ended(name, self._tasks.pop(name))
-            stop = self._requested or campaign_stop(
-                budget.campaign_standing(session.summary, session.config, time.time())
-            )
+            stop = self._spent()
             if stop is None and self._stuck():
                 stop = Stop(StopReason.FAULT, "every agent that is left is paused by errors")
             if stop is not None:

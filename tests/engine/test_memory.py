@@ -136,8 +136,15 @@ def test_traps_leave_first_in_first_out(count: int, cap: int) -> None:
     assert retired(room, CampaignConfig(traps=None)) == []
 
 
-@given(st.lists(st.tuples(st.sampled_from(["win", "trap"]), st.floats(0.5, 4.0), st.sampled_from(["gemm", "norm"]),
-                          st.sampled_from(["1", "2"])), max_size=60), st.sampled_from(["shared", "private"]))  # fmt: skip
+DRAWN = st.tuples(
+    st.sampled_from(["win", "trap"]),
+    st.floats(0.5, 4.0),
+    st.sampled_from(["gemm", "norm"]),
+    st.sampled_from(["1", "2"]),
+)
+
+
+@given(st.lists(DRAWN, max_size=60), st.sampled_from(["shared", "private"]))
 def test_a_bounded_memory_never_exceeds_its_cap(drawn: list[tuple[str, float, str, str]], memory: str) -> None:
     config = CampaignConfig(wins=3, traps=2, memory=memory)
     live: list[MemoryEntry] = []

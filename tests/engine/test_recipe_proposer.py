@@ -1,0 +1,251 @@
+"""The offline proposer: what fits, in which order, with which parameters; decided by the context alone."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.guard.gate import check
+from engine.hardware.facts import cpu_facts
+from engine.problems.library import find_problem
+from engine.problems.model import Problem
+from engine.problems.solution import solution_sha
+from engine.proposers.base import Context, Exhausted, Incumbent, MemoryEntry, PastCandidate
+from engine.proposers.recipes.choice import RECIPE, Option, ordered
+from engine.proposers.recipes.proposer import fitting, proposal_for
+from engine.proposers.recipes.search import Observed, neighbours, points
+from engine.recipes.match import Fit
+from engine.recipes.model import Parameter, RecipeFile, Restriction
+from engine.recipes.space import every_point, violation
+from engine.records import Mode, Outcome
+from engine.skills import load_skills
+
+SPACE = RecipeFile(
+    name="toy", family="toy", kernel_types=("any",), languages=("pytorch",), rule="reference", description="",
+    hypothesis="", predicted="",
+    parameters={
+        "order": Parameter(choices=("rows", "cols")),
+        "block": Parameter(kind="log", low=16, high=1024, default=64),
+        "unroll": Parameter(kind="int", low=1, high=8, when="order == 'rows'"),
+    },
+    restrictions=(Restriction(expr="block * unroll <= 2048", why="registers"),),
+    points=({"order": "rows", "block": 128},),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bundled() -> Problem:
+    return find_problem("rmsnorm_residual_fp32")
+
+
+@pytest.fixture(scope="module")
+def fits(bundled: Problem) -> dict[str, Fit]:
+    """The real matching of the real recipes against a bundled problem, as an engine does it."""
+    session: Any = SimpleNamespace(
+        problem=bundled, bench=SimpleNamespace(device=cpu_facts()), kernel_type="norm", skills=load_skills()
+    )
+    return asyncio.run(fitting(session))
+
+
+def context(problem: Problem, **fields: Any) -> Context:
+    from engine.launch import reference_solution
+
+    seed = Incumbent(agent="1", number=0, solution=reference_solution(problem), latency_ms=1.0, speedup=1.0)
+    defaults: dict[str, Any] = {
+        "problem": problem, "kernel_type": "norm", "device": cpu_facts(), "agent": "1", "ordinal": 0,
+        "position": 1, "seed": 0, "mode": Mode.REFINE, "strategy": "memory-layout", "base": seed, "best": seed,
+    }  # fmt: skip
+    return Context(**{**defaults, **fields})
+
+
+def history_of(
+    problem: Problem, fits: dict[str, Fit], count: int, ms: Any = None
+) -> tuple[tuple[PastCandidate, ...], set[str]]:
+    """Play ``count`` positions with invented latencies."""
+    history: tuple[PastCandidate, ...] = ()
+    taken: set[str] = set()
+    for position in range(1, count + 1):
+        proposal = proposal_for(context(problem, position=position, history=history, taken=taken), fits)
+        taken.add(solution_sha(proposal.solution))
+        latency = ms(proposal) if ms else 1.0 - 0.01 * position
+        history += (
+            PastCandidate(
+                number=position, position=position, mode=Mode.REFINE, strategy=proposal.strategy,
+                family=proposal.family, parameters=proposal.parameters,
+                outcome=Outcome.REVERT if latency is None else Outcome.ACCEPT, latency_ms=latency,
+                source_sha=solution_sha(proposal.solution),
+            ),
+        )  # fmt: skip
+    return history, taken
+
+
+def test_the_bundled_problem_has_recipes_of_its_own_and_the_reference_as_material(fits: dict[str, Fit]) -> None:
+    assert "compiled-reference" in fits and "lean-reference" in fits
+    assert any(fit.recipe.file.rule != "reference" for fit in fits.values())
+
+
+def test_every_point_of_every_fitting_recipe_passes_the_gate(bundled: Problem, fits: dict[str, Fit]) -> None:
+    from engine.recipes.render import render
+
+    for fit in fits.values():
+        for point in every_point(fit.recipe.file, fit.facts)[:12]:
+            result = check(render(fit, point), bundled)
+            assert result.ok, f"{fit.recipe.key} {point}: {result.reason} {result.detail}"
+
+
+def test_proposals_are_new_and_follow_from_the_context_alone(bundled: Problem, fits: dict[str, Fit]) -> None:
+    one, taken = history_of(bundled, fits, 14)
+    two, _ = history_of(bundled, fits, 14)
+    assert one == two
+    assert len(taken) == 14, "no source twice"
+    rebuilt = msgspec.json.decode(msgspec.json.encode(one), type=tuple[PastCandidate, ...])
+    again = context(bundled, position=15, history=rebuilt, taken=taken)
+    assert proposal_for(again, fits) == proposal_for(context(bundled, position=15, history=one, taken=taken), fits)
+
+
+def test_fitted_recipes_come_before_wrappers_of_the_reference(bundled: Problem, fits: dict[str, Fit]) -> None:
+    first = proposal_for(context(bundled), fits)
+    assert fits[str(first.parameters[RECIPE])].recipe.file.rule != "reference"
+
+
+def test_a_proposal_says_what_it_tries(bundled: Problem, fits: dict[str, Fit]) -> None:
+    proposal = proposal_for(context(bundled), fits)
+    assert proposal.hypothesis and proposal.predicted_change and proposal.family
+    assert proposal.strategy in load_skills().skills
+
+
+def test_a_draft_leaves_the_family_and_its_line_stays_in_the_new_one(
+    bundled: Problem, fits: dict[str, Fit]
+) -> None:
+    history, taken = history_of(bundled, fits, 3)
+    draft = proposal_for(context(bundled, position=4, history=history, taken=taken, mode=Mode.DRAFT), fits)
+    assert draft.family != history[-1].family
+    line = PastCandidate(
+        number=4, position=4, mode=Mode.DRAFT, strategy=draft.strategy, family=draft.family,
+        parameters=draft.parameters, outcome=Outcome.REVERT, latency_ms=1.4,
+    )  # fmt: skip
+    recipe = fits[str(draft.parameters[RECIPE])]
+    taken.add(solution_sha(draft.solution))
+    second = proposal_for(
+        context(bundled, position=5, history=(*history, line), taken=taken, mode=Mode.DRAFT), fits
+    )
+    if len(every_point(recipe.recipe.file, recipe.facts)) > 1:
+        assert second.family == draft.family
+
+
+def test_agents_do_not_start_with_the_same_candidate(bundled: Problem, fits: dict[str, Fit]) -> None:
+    first = proposal_for(context(bundled), fits)
+    taken = {solution_sha(first.solution)}
+    second = proposal_for(context(bundled, agent="2", ordinal=1, taken=taken), fits)
+    assert solution_sha(second.solution) not in taken
+
+
+def test_when_everything_was_tried_the_agent_is_told(bundled: Problem, fits: dict[str, Fit]) -> None:
+    class Everything:
+        def __contains__(self, sha: object) -> bool:
+            return True
+
+    with pytest.raises(Exhausted, match="no point left"):
+        proposal_for(context(bundled, taken=Everything()), fits)
+    with pytest.raises(Exhausted, match="no recipe fits"):
+        proposal_for(context(bundled), {})
+
+
+OPTIONS = [Option(name="a", skill="s1", family="fa", cost=1), Option(name="b", skill="s1", family="fb", cost=1),
+           Option(name="c", skill="s2", family="fc", cost=5)]  # fmt: skip
+
+
+def tried(name: str, latency_ms: float | None, mode: Mode = Mode.REFINE) -> PastCandidate:
+    return PastCandidate(
+        number=1, position=1, mode=mode, strategy="s1", family=f"f{name}", parameters={RECIPE: name},
+        outcome=Outcome.REVERT, latency_ms=latency_ms,
+    )  # fmt: skip
+
+
+def order(history: list[PastCandidate], **fields: Any) -> list[str]:
+    defaults: dict[str, Any] = {"strategy": "s1", "mode": Mode.REFINE, "ordinal": 0, "rng": random.Random(5)}
+    return [option.name for option in ordered(OPTIONS, history, **{**defaults, **fields})]
+
+
+def test_the_order_of_recipes() -> None:
+    assert order([]) == ["a", "b", "c"]
+    assert order([], ordinal=1) == ["b", "a", "c"], "agents begin at different recipes"
+    assert order([], strategy="s2")[0] == "c", "the chosen strategy's recipes come first"
+    assert order([tried("a", 0.9)])[0] == "b", "an untried recipe before a known one"
+    assert order([tried("a", None), tried("a", None), tried("b", 0.9)])[-1] == "a", "never right: last"
+    win = MemoryEntry(id=1, kind="win", kernel_type="norm", strategy="s1 · fb: it helps", reflection="")
+    assert order([], wins=[win])[0] == "b"
+    trap = MemoryEntry(
+        id=2, kind="trap", kernel_type="norm", strategy="s1 · fa", reflection="", error="wrong.numerical"
+    )
+    assert order([], traps=[trap])[-1] == "a"
+    both = [tried("a", 0.9), tried("b", 0.5)]
+    assert order(both)[0] == "b", "refinement stays with the fastest"
+    assert order(both, mode=Mode.DRAFT)[0] != "b", "a draft leaves it"
+
+
+def test_the_search_covers_a_space_without_repeats_and_within_its_rules() -> None:
+    seen: list[Observed] = []
+    visited = []
+    whole = every_point(SPACE, {})
+    for turn in range(len(whole)):
+        known = [one.point for one in seen]
+        point = next((p for p in points(SPACE, {}, seen, seed=turn, local=turn % 2 == 0) if p not in known), None)
+        assert point is not None, f"stopped after {turn} of {len(whole)}"
+        assert violation(SPACE, point, {}) is None
+        visited.append(point)
+        seen.append(Observed(point=point, latency_ms=cost(point)))
+    assert len(visited) == len(whole)
+    assert visited[0] == {"order": "rows", "block": 128, "unroll": 1}, "declared points come first"
+
+
+def cost(point: Any) -> float:
+    ideal = abs(math.log2(point["block"]) - 9) + (0 if point["order"] == "cols" else 2) + 0.05 * point["unroll"]
+    return 1.0 + ideal
+
+
+def test_the_search_finds_a_good_point_sooner_than_chance() -> None:
+    def tries_until_best(seed: int) -> int:
+        seen: list[Observed] = []
+        best = min(cost(p) for p in every_point(SPACE, {}))
+        for turn in range(200):
+            known = [one.point for one in seen]
+            found = points(SPACE, {}, seen, seed=seed * 1000 + turn, local=turn % 2 == 0)
+            point = next(p for p in found if p not in known)
+            seen.append(Observed(point=point, latency_ms=cost(point)))
+            if cost(point) <= best + 0.5:
+                return turn + 1
+        return 200
+
+    needed = sorted(tries_until_best(seed) for seed in range(7))
+    assert needed[3] <= 14, f"median of {needed}"
+
+
+def test_neighbours_differ_in_one_active_parameter() -> None:
+    centre = {"order": "cols", "block": 64, "unroll": 1}
+    found = neighbours(SPACE, {}, centre, random.Random(0))
+    assert {(p["order"], p["block"]) for p in found} == {("cols", 32), ("cols", 128), ("rows", 64)}
+
+
+def test_a_failed_point_repels_the_optimizer_and_old_values_out_of_the_space_are_ignored() -> None:
+    seen = [Observed(point={"order": "rows", "block": 16, "unroll": u}, latency_ms=None) for u in range(1, 7)]
+    seen.append(Observed(point={"order": "sideways", "block": 7}, latency_ms=0.1))
+    asked = list(points(SPACE, {}, seen, seed=3, local=False))
+    assert asked and all(violation(SPACE, point, {}) is None for point in asked)
+
+
+def test_nothing_heavy_is_imported_for_a_first_proposal(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    heavy = "('optuna', 'torch', 'litellm')"
+    code = f"import sys, engine.proposers.recipes; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

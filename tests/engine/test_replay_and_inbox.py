@@ -1,0 +1,141 @@
+"""Candidates from a recording, and from a file that a person or another coding agent saves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from stub_proposer import in_order
+
+from engine.errors import BadInput
+from engine.proposers import build_proposer
+from engine.proposers.replay import ReplayLine, deal, read_lines
+from engine.records import StopReason
+from engine.store import events as ev
+
+KERNEL = "# {note}\n# fake: {script}\ndef run(x, weight):\n    return x * weight\n"
+
+
+def kernel(script: str, note: str = "mine") -> str:
+    return KERNEL.format(note=note, script=script)
+
+
+def test_lines_are_dealt_by_name_or_in_turn() -> None:
+    lines = [
+        ReplayLine(source="a", agent="2"),
+        ReplayLine(source="b"),
+        ReplayLine(source="c"),
+        ReplayLine(source="d"),
+    ]
+    assert [line.source for line in deal(lines, "1", 0, 2)] == ["b", "d"]
+    assert [line.source for line in deal(lines, "2", 1, 2)] == ["a", "c"]
+    strangers = [ReplayLine(source=str(i), agent=f"other-{i}") for i in range(3)]
+    assert [line.source for line in deal(strangers, "1", 0, 2)] == ["0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("{", "recording.jsonl:1"), ('{"agent": "1"}', "no reply"), ('{"reply": 3}', "reply")]
+)
+def test_a_bad_line_is_named(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "recording.jsonl"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=says):
+        read_lines(path)
+
+
+async def test_a_recording_is_judged_and_then_the_agent_stops(lab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "recording.jsonl"
+    reply = f"Here it is.\n\n```python\n{kernel('ms=0.6', 'third')}```\n"
+    lines = [
+        {"source": kernel("ms=0.8", "first"), "strategy": "operator-fusion", "hypothesis": "fewer passes"},
+        {"source": kernel("fail=wrong.numerical", "second"), "family": "broken"},
+        {"reply": reply},
+        {"reply": "I would rather not."},
+    ]
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n\n")
+    campaign = lab(in_order([]), candidates=50, proposer=["replay"], replay=str(path))
+    campaign._build = build_proposer
+    summary = await campaign.run()
+    assert campaign.outcomes() == ["KEEP", "REVERT", "KEEP", "REJECT"]
+    assert summary.stop_reason is StopReason.CANDIDATES
+    verdicts = campaign.events(ev.Verdict)
+    assert (verdicts[0].strategy, verdicts[0].hypothesis, verdicts[1].family) == (
+        "operator-fusion", "fewer passes", "broken",
+    )  # fmt: skip
+    assert verdicts[3].reason.startswith("reply.")
+
+
+async def test_a_recorded_campaign_is_judged_again_with_the_same_result(lab) -> None:  # type: ignore[no-untyped-def]
+    script = in_order(["ms=0.8", "ms=1.4", "fail=crash.signal", "ms=0.7"])
+    first = lab(script, candidates=4)
+    first.create("recorded")
+    await first.run()
+    again = lab(in_order([]), candidates=50, proposer=["replay"], replay="recorded")
+    again._build = build_proposer
+    await again.run()
+    assert again.outcomes() == first.outcomes() == ["KEEP", "REVERT", "REVERT", "KEEP"]
+    with first.reader() as one, again.reader() as two:
+        assert [r.source_sha for r in one.candidates_after(0)] == [r.source_sha for r in two.candidates_after(0)]
+
+
+async def wait_for(condition, timeout_s: float = 15.0) -> None:  # type: ignore[no-untyped-def]
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.05)
+
+
+def outcome_of(folder: Path) -> dict[str, object]:
+    path = folder / "outcome.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+async def test_every_save_is_a_candidate_and_the_verdict_is_written_beside_it(lab) -> None:  # type: ignore[no-untyped-def]
+    campaign = lab(in_order([]), candidates=50, proposer=["inbox"])
+    campaign._build = build_proposer
+    task = campaign.start()
+    inbox = campaign.folder / "agents" / "1"
+    await wait_for(lambda: (inbox / "kernel.py").exists())
+    assert "def run" in (inbox / "kernel.py").read_text(), "the best so far, to start from"
+    await asyncio.sleep(0.3)
+    assert (await campaign.until(lambda s: True)).candidates == 0, "what was offered is no candidate"
+
+    (inbox / "kernel.py").write_text(kernel("ms=0.8", "one pass over the rows"))
+    await campaign.until(lambda s: s.candidates == 1)
+    await wait_for(lambda: outcome_of(inbox).get("outcome") == "KEEP")
+    assert outcome_of(inbox)["latency_ms"] == pytest.approx(0.8)
+    assert "KEEP" in (inbox / "outcome.txt").read_text()
+    verdict = campaign.events(ev.Verdict)[0]
+    assert verdict.hypothesis.startswith("one pass over the rows")
+
+    (inbox / "kernel.py").write_text(kernel("ms=0.8", "one pass over the rows"))  # saved again, unchanged
+    await asyncio.sleep(0.8)
+    assert (await campaign.until(lambda s: True)).candidates == 1
+
+    (inbox / "kernel.py.swp").write_text("an editor's own file")
+    (inbox / "kernel.py").write_text(kernel("fail=wrong.numerical", "worse"))
+    await wait_for(lambda: outcome_of(inbox).get("reason") == "wrong.numerical")
+
+    (inbox / "solution.json").write_text('{"name": "half a solu')
+    await wait_for(lambda: outcome_of(inbox).get("reason") == "reply.unusable")
+    summary = await campaign.until(lambda s: s.candidates == 3)
+    assert summary.outcomes == {"KEEP": 1, "REVERT": 1, "REJECT": 1}
+    await campaign.order("stop")
+    await asyncio.wait_for(task, 5)
+
+
+async def test_an_edit_made_while_no_engine_ran_counts_when_it_is_back(lab) -> None:  # type: ignore[no-untyped-def]
+    campaign = lab(in_order([]), candidates=50, proposer=["inbox"])
+    campaign._build = build_proposer
+    task = campaign.start()
+    inbox = campaign.folder / "agents" / "1"
+    await wait_for(lambda: (inbox / "kernel.py").exists())
+    task.cancel()
+    await asyncio.wait({task})
+    (inbox / "kernel.py").write_text(kernel("ms=0.9"))
+    task = campaign.start()
+    await campaign.until(lambda s: s.candidates == 1)
+    await wait_for(lambda: outcome_of(inbox).get("outcome") == "KEEP")
+    await campaign.order("stop")
+    await task
