@@ -3,9 +3,9 @@
 ``python -m engine.recipes.capture`` reads one JSON request on standard input and writes one JSON reply on standard
 output. The reference is foreign code, so the caller starts this in a limited, scrubbed process.
 
-Floating-point data is never there. Small whole-number tensors (page tables, masks, positions) are computed beside the
-fake ones, so that a reference may loop over them; where it asks for data that does not exist, it gets a plausible
-answer and the trace says so (``data_dependent``).
+Floating-point data is never there. Small whole-number tensors (page tables, masks, positions) are computed beside
+the fake ones, so that a reference may loop over them; where it asks for data that does not exist, it gets a
+plausible answer and the trace says so (``data_dependent``).
 """
 
 from __future__ import annotations
@@ -86,9 +86,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.mutates = self.mutates or written
         results = [t for t in tree_flatten(out)[0] if isinstance(t, torch.Tensor)]
         outs = [self.number(t, new=written) for t in results]
-        for number, tensor in zip(outs, [t for t in tree_flatten(real)[0] if isinstance(t, torch.Tensor)]):
-            self.shadows[number] = tensor
+        known = [t for t in tree_flatten(real)[0] if isinstance(t, torch.Tensor)]
+        if len(known) == len(outs):
+            self.shadows.update(zip(outs, known, strict=True))
         name = func.__name__ if "." in func.__name__ else f"{func.__name__}.default"
+        if name == "_local_scalar_dense.default":
+            named["answer"] = out
         self.ops.append(Op(name=name, args=before, kwargs=named, outs=outs))
         return out
 
@@ -250,7 +253,9 @@ def _without_asserts(source: str) -> ast.Module:
         def visit_Assert(self, node: ast.Assert) -> ast.AST:
             return ast.copy_location(ast.Pass(), node)
 
-    return ast.fix_missing_locations(Remove().visit(ast.parse(source)))
+    tree = ast.parse(source)
+    Remove().visit(tree)
+    return ast.fix_missing_locations(tree)
 
 
 def _name(dtype: torch.dtype) -> str:

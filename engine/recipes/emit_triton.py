@@ -87,6 +87,8 @@ class Speller:
             text = f"({text} + {self._signed(ix.add)})"
         if ix.clamp is not None:
             text = f"tl.minimum(tl.maximum({text}, 0), {self.size(ix.clamp.text)} - 1)"
+        if ix.after != "0":
+            text = f"({text} + {self._signed(ix.after)})"
         return text
 
     def _signed(self, text: str) -> str:
@@ -113,7 +115,8 @@ class Speller:
         if s.source not in self.kernel.inputs:
             self.kernel.inputs.append(s.source)
         mask = self.mask(s.var.row, s.var.col)
-        extras = f", mask={mask}, other=0" if mask else ""
+        nothing = "0.0" if s.var.dtype in FLOATS else "0"
+        extras = f", mask={mask}, other={nothing}" if mask else ""
         if self.style.stream and mask:
             policy = "evict_first" if s.var.row and s.var.col else "evict_last"
             extras += f', eviction_policy="{policy}"'

@@ -92,7 +92,10 @@ def position(ix: Ix, sample: int, row: int, col: int, cols: int, numbers: Mappin
     found = base // ix.div.values[sample]
     if ix.mod is not None:
         found %= ix.mod.values[sample]
-    return int(found + number(ix.add, numbers))
+    found += number(ix.add, numbers)
+    if ix.clamp is not None:
+        found = min(max(found, 0), ix.clamp.values[sample] - 1)
+    return int(found + number(ix.after, numbers))
 
 
 def number(text: str, numbers: Mapping[str, Any]) -> Any:

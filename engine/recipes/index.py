@@ -25,6 +25,7 @@ class Ix:
     mod: Size | None = None
     add: str = "0"
     clamp: Size | None = None  # keep the result inside 0..clamp-1: the other side of a concatenation
+    after: str = "0"  # added after the clamp: a slice of one side
 
     @property
     def plain(self) -> bool:
@@ -197,13 +198,17 @@ def lane(terms: Sequence[Term]) -> tuple[bool, bool]:
 
 def shifted(dim: Dim, add: str, size: Size) -> Dim:
     """The same dimension, ``add`` elements further, ``size`` long."""
-    if dim.ix.add == "0" or add == "0":
-        total = add if dim.ix.add == "0" else dim.ix.add
-    elif _whole(dim.ix.add) and _whole(add):
-        total = str(int(dim.ix.add) + int(add))
-    else:
-        total = f"{dim.ix.add} + {add}"
-    return Dim(size, replace(dim.ix, add=total))
+    if dim.ix.clamp is not None:
+        return Dim(size, replace(dim.ix, after=_total(dim.ix.after, add)))
+    return Dim(size, replace(dim.ix, add=_total(dim.ix.add, add)))
+
+
+def _total(before: str, add: str) -> str:
+    if before == "0" or add == "0":
+        return add if before == "0" else before
+    if _whole(before) and _whole(add):
+        return str(int(before) + int(add))
+    return f"{before} + {add}"
 
 
 def _whole(text: str) -> bool:

@@ -16,6 +16,7 @@ from engine.recipes.dag import Graph, Node, Sym
 from engine.recipes.graph import Ref
 from engine.recipes.index import Dim, Dims, Domain, Ix, Term, Unsupported, address, lane
 from engine.recipes.sizes import Size, product
+from engine.recipes.views import View, terms_of
 
 
 @dataclass(frozen=True)
@@ -173,22 +174,35 @@ class Builder:
             raise Unsupported("the product is rearranged before it is used")
         if number in self.graph.inputs:
             return self._load(number, dims)
+        constant = self.graph.constants.get(number)
+        if constant is not None and len(constant) == 1:
+            return self.point("cast", [self.literal(constant[0])], self.graph.values[number].dtype)
         node = self.graph.producer.get(number)
         if node is None:
-            raise Unsupported("a tensor of unknown origin (a constant of the reference)")
+            raise Unsupported("a tensor that the reference builds from many numbers")
         from engine.recipes import lower
 
         return lower.lower(self, node, number, dims)
 
-    def _load(self, number: int, dims: Dims) -> Var:
-        terms = address(self.domain, dims)
+    def load_as(self, number: int, dims: Dims, dtype: str) -> Var:
+        """An input's bytes as another type of the same size."""
+        return self._load(number, dims, dtype)
+
+    def load_view(self, view: View, dims: Dims) -> Var:
+        """An element of a strided view of an input."""
+        return self._load_terms(view.source, terms_of(self.domain, view, dims), "")
+
+    def _load(self, number: int, dims: Dims, dtype: str = "") -> Var:
+        return self._load_terms(number, address(self.domain, dims), dtype)
+
+    def _load_terms(self, number: int, terms: tuple[Term, ...], dtype: str) -> Var:
         name = self.graph.inputs[number]
-        key = ("load", name, terms)
+        key = ("load", name, terms, dtype)
         if key not in self._memo:
             row, col = lane(terms)
             self._count += 1
             level = max((self._at_level(t.ix) for t in terms), default=0)
-            var = Var(f"_x{self._count}", row, col, self.graph.values[number].dtype, level)
+            var = Var(f"_x{self._count}", row, col, dtype or self.graph.values[number].dtype, level)
             self.program.statements.append(Statement("load", var, source=name, terms=terms))
             self._memo[key] = var
         return self._memo[key]
@@ -234,9 +248,9 @@ class Builder:
         elif total.same(self.domain.rows):
             dims = self.domain.per_row(shape)
         elif total.constant == 1:
-            from engine.recipes import lower
+            from engine.recipes.lower_tail import tail
 
-            self.program.tails[position] = lower.tail(self, number)
+            self.program.tails[position] = tail(self, number)
             self.program.outputs.append(position)
             return
         else:
@@ -255,11 +269,11 @@ class Builder:
 
 def compile_rows(graph: Graph, native: bool = False) -> list[Program]:
     """One program per group of outputs that share a domain. Raises :class:`Unsupported` with the reason."""
-    from engine.recipes import lower
+    from engine.recipes.lower_tail import domain_of
 
     groups: list[tuple[Domain, list[int]]] = []
     for position, number in enumerate(graph.outputs):
-        domain = lower.domain_of(graph, number)
+        domain = domain_of(graph, number)
         known = next((members for other, members in groups if _alike(domain, other)), None)
         if known is None:
             groups.append((domain, [position]))

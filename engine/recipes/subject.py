@@ -27,6 +27,7 @@ class Subject:
     kernel_type: str
     graph: Graph | None
     why_no_graph: str = ""
+    traces: tuple[RawGraph, ...] = ()
 
     @cached_property
     def programs(self) -> tuple[Program, ...]:
@@ -70,6 +71,7 @@ def subject_of(problem: Problem, traces: Sequence[RawGraph], device: DeviceFacts
         kernel_type=kernel_type,
         graph=graph,
         why_no_graph=why,
+        traces=tuple(traces),
     )
 
 

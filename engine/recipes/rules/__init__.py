@@ -13,6 +13,8 @@ from engine.recipes.rules.attention import sdpa
 from engine.recipes.rules.gemm import gemm_torch, gemm_triton
 from engine.recipes.rules.reference import wrapped_reference
 from engine.recipes.rules.rowwise import rows_torch, rows_triton
+from engine.recipes.rules.stitch import stitched
+from engine.recipes.rules.varlen import varlen
 from engine.recipes.subject import Subject
 
 Rule = Callable[[Subject, Mapping[str, Any]], dict[str, Any]]
@@ -22,6 +24,8 @@ RULES: dict[str, Rule] = {
     "gemm-torch": gemm_torch,
     "gemm-triton": gemm_triton,
     "sdpa": sdpa,
+    "stitched": stitched,
+    "varlen": varlen,
     "rows-torch": rows_torch,
     "rows-triton": rows_triton,
 }

@@ -53,16 +53,24 @@ class Core:
         return self.queries.same(self.keys)
 
 
-def find_core(graph: Graph) -> Core:
-    """The reference as one attention. Raises :class:`Unsupported` with what does not fit."""
+def only_core(graph: Graph) -> Core:
+    """The whole reference as one attention. Raises :class:`Unsupported` with what does not fit."""
     softmaxes = [n for n in graph.nodes if n.base == "_softmax"]
     if len(softmaxes) != 1:
         raise Unsupported(f"has {len(softmaxes)} softmax operators; an attention has one")
-    softmax = softmaxes[0]
-    weigh = _following_product(graph, softmax.outs[0])
-    product_node = _preceding_product(graph, softmax.args[0].id)
     if len([n for n in graph.nodes if n.base in ("mm", "addmm", "bmm", "baddbmm")]) != 2:
         raise Unsupported("has other matrix products than the attention's two")
+    return find_core(graph, softmaxes[0])
+
+
+def core_products(graph: Graph, softmax: Node) -> tuple[Node, Node]:
+    """The products before and after a softmax. Raises :class:`Unsupported`."""
+    return _preceding_product(graph, softmax.args[0].id), _following_product(graph, softmax.outs[0])
+
+
+def find_core(graph: Graph, softmax: Node) -> Core:
+    """The attention around ``softmax``; its result is the graph's only output, or what leads there."""
+    product_node, weigh = core_products(graph, softmax)
     scores = graph.values[product_node.outs[0]].shape
     shape = graph.values[softmax.args[0].id].shape
     batch, heads = _split_heads(shape, scores[0], graph)
@@ -103,7 +111,7 @@ def _preceding_product(graph: Graph, number: int) -> Node:
     stack, seen = [number], set()
     while stack:
         value = stack.pop()
-        if value in seen or value not in graph.producer:
+        if value in seen or value not in graph.producer or value in graph.inputs:
             continue
         seen.add(value)
         node = graph.producer[value]
@@ -140,7 +148,7 @@ def _side(graph: Graph, item: Any, length: Size, depth: Size, frame: tuple[Size,
     if len(loads) != 1 or rest:
         raise Unsupported("queries, keys or values are computed first (a norm, a rotation, a scale)")
     load = loads[0]
-    strides, group = _decode(load.terms, domain, frame, length, graph)
+    strides, group = strided(load.terms, domain, frame, length, graph)
     return Side(load.source, strides, group, load.var.dtype)
 
 
@@ -150,7 +158,7 @@ def _dim(domain: Domain, base: str) -> Any:
     return Dim(domain.rows if base == "row" else domain.cols, Ix(base, domain.one))
 
 
-def _decode(
+def strided(
     terms: Sequence[Term], domain: Domain, frame: tuple[Size, Size], length: Size, graph: Graph
 ) -> tuple[tuple[Size, Size, Size, Size], Size]:
     """Strides of batch, head, position and depth, and the group: read off addresses, then checked at others."""
@@ -186,14 +194,16 @@ def _decode(
         columns.append((*strides, group))
     axes = graph.axes
     head, position_, unit, group_ = (_general([c[i] for c in columns], axes, i) for i in range(1, 5))
-    batch_ = _batch_stride([c[0] for c in columns], head, group_, frame[1], axes)
+    batch_ = _batch_stride([c[0] for c in columns], head, group_, frame[1], length * position_, axes)
     return (batch_, head, position_, unit), group_
 
 
 def _batch_stride(
-    values: list[int], head: Size, group: Size, heads: Size, axes: Sequence[Mapping[str, int]]
+    values: list[int], head: Size, group: Size, heads: Size, rows: Size, axes: Sequence[Mapping[str, int]]
 ) -> Size:
-    """Most layouts have a whole number of heads between two sequences: that also holds where batch is 1."""
+    """A whole number of heads, or of positions, between two sequences: that also holds where batch is 1."""
+    if any(values) and all(v in (0, w) for v, w in zip(values, rows.values, strict=True)):
+        return rows
     whole = [h * s // g for h, s, g in zip(heads.values, head.values, group.values, strict=True)]
     if all(v in (0, w) for v, w in zip(values, whole, strict=True)):
         grouped = group.constant == 1
@@ -301,7 +311,7 @@ def _mask_kind(program: Program, last: Var, graph: Graph, sample: int, queries: 
 
 def sdpa(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
     """Facts for PyTorch's fused attention on strided views."""
-    core = find_core(subject.need_graph())
+    core = only_core(subject.need_graph())
     if core.mask == "other":
         raise Unsupported("the scores are changed by more than a scale and a causal mask")
     if core.mask == "causal-end" and not core.square:
@@ -309,7 +319,7 @@ def sdpa(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
     return common(subject) | core_facts(subject, core)
 
 
-def core_facts(subject: Subject, core: Core) -> dict[str, Any]:
+def core_facts(subject: Subject, core: Core, lines: bool = True) -> dict[str, Any]:
     texts = [s.text for side in (core.q, core.k, core.v) for s in (*side.strides, side.group)]
     sizes = [core.batch, core.heads, core.queries, core.keys, core.depth, core.value_depth, *core.out]
     texts += [s.text for s in sizes] + [core.scale] + texts_of(core.score)
@@ -329,7 +339,7 @@ def core_facts(subject: Subject, core: Core) -> dict[str, Any]:
         "causal": core.mask in ("causal", "causal-end"),
         "grouped": any(v > 1 for v in core.k.group.values),
         "most_queries": max(core.queries.values),
-        "axis_lines": axis_lines(subject.definition, texts),
+        "axis_lines": axis_lines(subject.definition, texts) if lines else [],
     }
 
 

@@ -33,16 +33,16 @@ def texts_of(program: Program) -> list[str]:
     ]
     for statement in program.statements:
         for term in statement.terms:
-            texts += [term.stride.text, term.size.text, term.ix.div.text, term.ix.add]
+            texts += [term.stride.text, term.size.text, term.ix.div.text, term.ix.add, term.ix.after]
             texts += [term.ix.mod.text] if term.ix.mod else []
             texts += [term.ix.clamp.text] if term.ix.clamp else []
     return texts
 
 
-def arguments(subject: Subject, code: Kernel, prefix: str) -> str:
-    """What the host passes to a kernel, in the order of its parameters."""
+def arguments(subject: Subject, code: Kernel, prefix: str, names: list[str] | None = None) -> str:
+    """What the host passes to a kernel, in the order of its parameters. ``names``: buffers in place of outputs."""
     packed = {n for n, s in subject.definition.inputs.items() if s.dtype.startswith("float4")}
     inputs = [f"{n}.view(torch.uint8)" if n in packed else n for n in code.inputs]
-    outputs = [subject.outputs[p] for p in code.outputs]
+    outputs = [(names or subject.outputs)[p] for p in code.outputs]
     partials = [f"{prefix}{t}" for t in code.partials]
     return ", ".join([*inputs, *outputs, *partials, *code.scalars.values(), *code.sizes.values()])
