@@ -9,8 +9,10 @@ import select
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -26,6 +28,7 @@ from engine.tracing.graph import TraceGraph
 from engine.tracing.jobs import Answer, Job
 
 VERSION = 3  # of what a trace means: part of the cache key
+HOSTS = 2  # processes side by side when several problems are traced
 START_S = 60.0  # importing torch on a busy box
 _ANSWER_LIMIT = 256 << 20
 
@@ -62,43 +65,59 @@ def trace_problems(
             if isinstance(answer, Fault):
                 results[index] = answer
                 continue
-            graphs = {graph.uuid: graph for graph in answer.graphs}
-            results[index] = graphs
+            results[index] = {graph.uuid: graph for graph in answer.graphs}
             _remember(problems[index], wanted[index], answer)
     return [result if result is not None else Fault("fault.trace", "no answer") for result in results]
 
 
-def _answers(jobs: list[Job], problems: list[Problem]) -> Iterator[Answer | Fault]:
-    """One answer per job, in order; the process is started again after it died."""
-    done = 0
-    while done < len(jobs):
-        before = done
-        for answer in _one_host(jobs[done:], problems):
-            done += 1
-            yield answer
-        if done == before:
-            for _ in jobs[done:]:
-                yield Fault("fault.trace", "the tracing process did not start")
-            return
+def _answers(jobs: list[Job], problems: list[Problem]) -> list[Answer | Fault]:
+    """One answer per job, in order, from a few processes side by side."""
+    answers: list[Answer | Fault] = [Fault("fault.trace", "the tracing process did not start")] * len(jobs)
+    waiting = iter(range(len(jobs)))
+    lock = threading.Lock()
+
+    def take() -> int | None:
+        with lock:
+            return next(waiting, None)
+
+    def work() -> None:
+        index = take()
+        while index is not None:
+            with _host(problems) as process:
+                index = _serve(process, jobs, answers, index, take)
+
+    workers = min(len(jobs), HOSTS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        for future in [pool.submit(work) for _ in range(workers)]:
+            future.result()
+    return answers
 
 
-def _one_host(jobs: list[Job], problems: list[Problem]) -> Iterator[Answer | Fault]:
-    with _host(problems) as process:
-        assert process.stdin is not None and process.stdout is not None
-        wait = START_S
-        for job in jobs:
-            try:
-                process.stdin.write(msgspec.json.encode(job) + b"\n")
-                process.stdin.flush()
-            except BrokenPipeError:
-                return
-            line = _read_line(process.stdout.fileno(), job.timeout_s + wait)
-            if line is None:
-                if wait == 0:
-                    yield Fault("fault.trace", "the tracing process died or hung")
-                return
-            wait = 5.0
-            yield _decoded(line)
+def _serve(
+    process: subprocess.Popen[bytes],
+    jobs: list[Job],
+    answers: list[Answer | Fault],
+    index: int | None,
+    take: Callable[[], int | None],
+) -> int | None:
+    """Give one process jobs until there are none or it dies; returns the job that another one must start with."""
+    assert process.stdin is not None and process.stdout is not None
+    start = START_S
+    while index is not None:
+        job = jobs[index]
+        line = None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(msgspec.json.encode(job) + b"\n")
+            process.stdin.flush()
+            line = _read_line(process.stdout.fileno(), job.timeout_s + start + 5.0)
+        if line is None:
+            if start == 0.0:
+                answers[index] = Fault("fault.trace", "the tracing process died or hung")
+            return take()
+        answers[index] = _decoded(line)
+        start = 0.0
+        index = take()
+    return None
 
 
 def _decoded(line: bytes) -> Answer | Fault:
