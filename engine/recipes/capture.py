@@ -28,7 +28,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from engine.recipes.graph import Dtype, Op, RawGraph, Ref, Value
+from engine.recipes.graph import REDUCED, Dtype, Op, RawGraph, Ref, Value
 from engine.recipes.tracing import Call, Reply, Request
 
 MEMORY_BYTES = 24 << 30  # of address space: fake tensors need none, the reference may not take more
@@ -223,6 +223,7 @@ def trace(reference: str, call: Call) -> RawGraph:
         axes=call.axes,
         mutates=recorder.mutates,
         data_dependent=recorder.data_dependent,
+        label=call.key,
         error=error,
     )
 
@@ -262,6 +263,15 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def trace_all(request: Request) -> dict[str, RawGraph]:
+    """Loops over data give long traces that say no more each time: after some, only the reduced one is added."""
+    graphs: dict[str, RawGraph] = {}
+    for call in request.calls:
+        if call.key == REDUCED or sum(len(g.ops) for g in graphs.values() if g.data_dependent) < MAX_OPS:
+            graphs[call.key] = trace(request.reference, call)
+    return graphs
+
+
 def main() -> None:
     """Standard output carries the reply alone: what the reference prints goes to standard error."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
@@ -269,7 +279,7 @@ def main() -> None:
     reply = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-    graphs = {call.key: trace(request.reference, call) for call in request.calls}
+    graphs = trace_all(request)
     reply.write(msgspec.json.encode(Reply(graphs=graphs)))
     reply.close()
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+REDUCED = "reduced"  # label of a trace with fewer experts than the problem has
+
 
 class Ref(msgspec.Struct, frozen=True, tag="v", tag_field="t"):
     """The tensor value number ``id``."""
@@ -52,6 +54,7 @@ class RawGraph(msgspec.Struct, frozen=True, kw_only=True):
     constants: dict[int, list[float]] = {}  # small tensors that the reference builds from numbers
     mutates: bool = False  # wrote into a tensor in place
     data_dependent: bool = False  # asked for data: what ran may differ on real inputs
+    label: str = ""  # uuid of the workload, ``scalars`` or ``reduced``: see :mod:`engine.recipes.tracing`
     error: str = ""  # why the trace is incomplete, if it is
 
     @property

@@ -9,7 +9,7 @@ from functools import cached_property
 from engine.problems.axes import names_in, resolve_axes
 from engine.problems.model import ConstAxis, Definition, ExprAxis, Problem, Workload
 from engine.recipes.dag import Graph, merge
-from engine.recipes.graph import RawGraph
+from engine.recipes.graph import REDUCED, RawGraph
 from engine.recipes.idioms import simplify
 from engine.recipes.index import Unsupported
 from engine.recipes.rows import Program, compile_rows
@@ -61,7 +61,7 @@ def subject_of(problem: Problem, traces: Sequence[RawGraph], device: DeviceFacts
     """Never raises for a reference that cannot be traced: the subject then says why."""
     graph, why = None, ""
     try:
-        graph = merge(traces)
+        graph = merge([t for t in traces if t.label != REDUCED])
     except NotGeneral as error:
         why = str(error)
     return Subject(

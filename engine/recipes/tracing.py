@@ -15,13 +15,14 @@ import msgspec
 
 from engine.bench.sandbox import choose_sandbox, command, environment
 from engine.problems.axes import resolve_axes, shape_of
-from engine.problems.model import Problem, ScalarInput, Workload
-from engine.recipes.graph import RawGraph
+from engine.problems.model import ConstAxis, Problem, ScalarInput, Workload
+from engine.recipes.graph import REDUCED, RawGraph
 from engine.recipes.subject import Subject, subject_of
 from engine.records import DeviceFacts
 from engine.text import clean
 
 MODULE = "engine.recipes.capture"
+FEW = 2
 PERTURBED = 1.3713  # shows which constants of a trace follow a scalar input
 
 
@@ -64,7 +65,21 @@ def calls_for(problem: Problem, limit: int = 6) -> list[Call]:
     if floats:
         moved = {n: v * PERTURBED + 1e-7 * (i + 1) for i, (n, v) in enumerate(floats.items())}
         chosen.append(msgspec.structs.replace(chosen[0], key="scalars", scalars=chosen[0].scalars | moved))
-    return chosen
+    return [*chosen, *_reduced(problem)]
+
+
+def _reduced(problem: Problem) -> list[Call]:
+    """One more call with few experts, where inputs are stacks of matrices: a loop over them is then traced whole."""
+    definition = problem.definition
+    stacks = [s.shape for s in definition.inputs.values() if s.shape and len(s.shape) == 3]
+    leading = {shape[0] for shape in stacks}
+    axis = leading.pop() if len(leading) == 1 and len(stacks) > 1 else ""
+    known = definition.axes.get(axis)
+    if not isinstance(known, ConstAxis) or known.value <= FEW or not definition.custom_inputs_entrypoint:
+        return []
+    smallest = min(problem.workloads, key=lambda w: sorted(w.axes.values()))
+    few = msgspec.structs.replace(smallest, axes={**smallest.axes, axis: FEW})
+    return [msgspec.structs.replace(_call(problem, few), key=REDUCED)]
 
 
 def _spread(workloads: Sequence[Workload]) -> list[Workload]:

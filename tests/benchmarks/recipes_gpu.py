@@ -36,13 +36,13 @@ from engine.problems.inputs import make_inputs  # noqa: E402
 from engine.problems.load import load_problem  # noqa: E402
 from engine.problems.model import Problem, Workload  # noqa: E402
 from engine.problems.outputs import allocate_outputs  # noqa: E402
-from engine.recipes.capture import trace  # noqa: E402
+from engine.recipes.capture import trace_all  # noqa: E402
 from engine.recipes.match import Fit, Misfit, match_all  # noqa: E402
 from engine.recipes.model import load_recipes  # noqa: E402
 from engine.recipes.render import render  # noqa: E402
 from engine.recipes.space import starting_points  # noqa: E402
 from engine.recipes.subject import subject_of  # noqa: E402
-from engine.recipes.tracing import calls_for  # noqa: E402
+from engine.recipes.tracing import Request, calls_for  # noqa: E402
 from engine.records import DeviceFacts  # noqa: E402
 from engine.skills import load_skills  # noqa: E402
 
@@ -259,7 +259,8 @@ def main() -> None:
     by_name: dict[str, Problem] = {}
     for problem in problems(options):
         by_name[problem.name] = problem
-        traces = [trace(problem.definition.reference, call) for call in calls_for(problem)]
+        request = Request(reference=problem.definition.reference, calls=calls_for(problem))
+        traces = list(trace_all(request).values())
         subject = subject_of(problem, traces, device, problem.definition.op_type or "other")
         fits, misfits = match_all(recipes, subject)
         wanted = [f for f in fits if f.recipe.name not in GENERIC and "cuda_cpp" not in f.recipe.file.languages]

@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.recipes.rules.attention import sdpa
 from engine.recipes.rules.gemm import gemm_torch, gemm_triton
+from engine.recipes.rules.moe import moe_backward
 from engine.recipes.rules.reference import wrapped_reference
 from engine.recipes.rules.rowwise import rows_torch, rows_triton
 from engine.recipes.rules.stitch import stitched
@@ -24,6 +25,7 @@ RULES: dict[str, Rule] = {
     "gemm-torch": gemm_torch,
     "gemm-triton": gemm_triton,
     "sdpa": sdpa,
+    "moe-backward": moe_backward,
     "stitched": stitched,
     "varlen": varlen,
     "rows-torch": rows_torch,
