@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 
+import msgspec
+
 from engine import skills as skill_policy
 from engine.agent_state import AgentState, mailbox_from, rebuilt
 from engine.bench.api import PhaseSink
 from engine.errors import BadInput, Fault
+from engine.grading import Scale, graded_all, mean_score, scale_for
 from engine.memory import carried, memory_entry, remember, shapes_text
 from engine.problems.axes import resolve_axes
 from engine.records import AgentState as AgentLive
@@ -84,14 +87,13 @@ async def _measure(session: Session) -> None:
             raise Fault("fault.store", "the seed solution is missing from the campaign's store")
         async with session.door.entered():
             session.measured = await session.bench.measure_baselines(seed, _show(session))
-        await session.writer.set_campaign(
-            baselines_event(session.measured, session.kernel_type, session.bench.device.name),
-            device_facts=session.bench.device,
-            baselines=session.measured,
-        )
-    session.roofline_ms = {
-        result.uuid: result.roofline_ms for result in session.measured.workloads if result.roofline_ms is not None
-    }
+    device = session.bench.device
+    session.scale = scale_for(session.problem, device.name, session.graphs, session.measured.workloads)
+    if row.baselines is None:
+        workloads = graded_all(session.measured.workloads, session.scale)
+        session.measured = msgspec.structs.replace(session.measured, workloads=workloads)
+        event = baselines_event(session.measured, session.scale, session.kernel_type, device.name)
+        await session.writer.set_campaign(event, device_facts=device, baselines=session.measured)
 
 
 def _show(session: Session) -> PhaseSink:
@@ -105,13 +107,14 @@ def _show(session: Session) -> PhaseSink:
     return show
 
 
-def baselines_event(baselines: Baselines, kernel_type: str, device_name: str) -> ev.BaselinesMeasured:
+def baselines_event(
+    baselines: Baselines, scale: Scale, kernel_type: str, device_name: str
+) -> ev.BaselinesMeasured:
     """The decision as it is written down. The bound counts only if every workload has one."""
     bounds = [result.roofline_ms for result in baselines.workloads]
-    scores = [result.sol_score for result in baselines.workloads]
     known = [bound for bound in bounds if bound is not None and bound > 0]
-    graded = [score for score in scores if score is not None]
     whole = bool(bounds) and len(known) == len(bounds)
+    score = mean_score(baselines.workloads)
     return ev.BaselinesMeasured(
         reference_ms=baselines.reference_ms,
         seed_ms=baselines.seed_ms,
@@ -119,7 +122,9 @@ def baselines_event(baselines: Baselines, kernel_type: str, device_name: str) ->
         noise=baselines.noise,
         timer=baselines.timer,
         roofline_ms=math.exp(sum(map(math.log, known)) / len(known)) if whole else None,
-        sol_score=sum(graded) / len(graded) if graded and len(graded) == len(scores) else None,
+        sol_score=score,
+        sol_bound=scale.bound if score is not None else None,
+        sol_baseline=scale.baseline if score is not None else None,
         notes=baselines.notes,
         kernel_type=kernel_type,
         device_name=device_name,

@@ -128,7 +128,7 @@ class Agent:
             hints=control.mailbox.hints,
             tried_families=state.families,
             reference_ms=session.baselines.reference_ms,
-            roofline_ms=session.roofline_ms,
+            roofline_ms=session.scale.bound_ms,
             reference_by_workload_ms=session.reference_by_workload_ms,
             forced_draft=state.plateau.line_forced,
             taken=session.sources,

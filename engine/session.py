@@ -16,6 +16,7 @@ from engine.bench.api import Bench
 from engine.config import CampaignConfig
 from engine.door import BenchDoor
 from engine.errors import Fault, StoreError
+from engine.grading import Scale
 from engine.guard.plateau import PlateauConfig
 from engine.memory import memory_entry, visible
 from engine.presets import margin_of
@@ -76,7 +77,7 @@ class Session:
     skills: SkillSet
     measured: Baselines | None = None
     graphs: dict[str, Any] = field(default_factory=dict)
-    roofline_ms: dict[str, float] = field(default_factory=dict)
+    scale: Scale = field(default_factory=Scale)
     shapes: str = ""
     agents: dict[str, AgentControl] = field(default_factory=dict)
     door: BenchDoor = field(default_factory=BenchDoor)

@@ -18,6 +18,7 @@ import msgspec
 from engine.agent_state import CORRECT, AgentState, after_verdict
 from engine.bench.api import EvaluationPlan, PhaseSink
 from engine.errors import StoreError
+from engine.grading import graded
 from engine.guard import gate, keep
 from engine.guard.keep import Decision
 from engine.guard.plateau import draft_due
@@ -140,6 +141,7 @@ class Guard:
             evaluation = await session.bench.evaluate(
                 solution, self._plan, incumbent, self._sink(submission, confirming=False)
             )
+        evaluation = graded(evaluation, session.scale)
         decision = keep.decide(evaluation, session.margin, noise)
         if decision.outcome is not Outcome.KEEP:
             return decision, evaluation
@@ -148,6 +150,7 @@ class Guard:
             again = await session.bench.evaluate(
                 solution, self._plan.final(), incumbent, self._sink(submission, confirming=True)
             )
+        again = graded(again, session.scale)
         return keep.confirm(decision, again, session.margin, noise), again
 
     async def _settle(
@@ -319,19 +322,19 @@ def _past(submission: Submission, decision: Decision, evaluation: Evaluation | N
     reply, context = submission.reply, submission.context
     passed = evaluation is not None and evaluation.verdict == "PASS"
     comparison = evaluation.comparison if evaluation is not None and passed else None
-    is_proposal = isinstance(reply, Proposal)
+    proposal = reply if isinstance(reply, Proposal) else None
     return PastCandidate(
         number=0,
         position=context.position,
         mode=context.mode,
         strategy=one_line(reply.strategy or context.strategy, FAMILY_LIMIT),
-        family=one_line(reply.family, FAMILY_LIMIT) if is_proposal else "",
-        parameters=reply.parameters if is_proposal else {},
+        family=one_line(proposal.family, FAMILY_LIMIT) if proposal else "",
+        parameters=proposal.parameters if proposal else {},
         outcome=decision.outcome,
         reason=decision.reason,
         detail=clean(decision.detail, DETAIL_LIMIT),
         latency_ms=evaluation.latency_ms if evaluation is not None and passed else None,
         log_ratio=comparison.log_ratio if comparison else None,
-        source_sha=solution_sha(reply.solution) if is_proposal else "",
-        hypothesis=one_line(reply.hypothesis, HYPOTHESIS_LIMIT) if is_proposal else "",
+        source_sha=solution_sha(proposal.solution) if proposal else "",
+        hypothesis=one_line(proposal.hypothesis, HYPOTHESIS_LIMIT) if proposal else "",
     )
