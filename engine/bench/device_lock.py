@@ -34,15 +34,44 @@ class Held(msgspec.Struct):
     released: float | None = None
 
 
+_TURN_S = 2.0
+_PAUSE_S = 3 * _POLL_S
+
+
+class Turn:
+    """The device as one task holds it. :meth:`breathe` lets others in once in a while."""
+
+    def __init__(self, lock: DeviceLock, fd: int, asked: float) -> None:
+        self._lock, self._fd = lock, fd
+        self.uses: list[Held] = []
+        self._begin(asked)
+
+    def _begin(self, asked: float) -> None:
+        self.uses.append(Held(device=self._lock.uuid, asked=asked, acquired=time.monotonic()))
+        self._lock.trace.append(self.uses[-1])
+
+    def end(self) -> None:
+        self.uses[-1].released = time.monotonic()
+
+    async def breathe(self) -> None:
+        """Between two timed blocks: after a turn of two seconds the device is free for a moment."""
+        if time.monotonic() - self.uses[-1].acquired < _TURN_S:
+            return
+        self.end()
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        asked = time.monotonic()
+        await asyncio.sleep(_PAUSE_S)
+        await self._lock.wait(self._fd)
+        self._begin(asked)
+
+
 class DeviceLock:
-    """``async with lock.held() as held`` — waits without blocking the loop. ``trace`` keeps every use."""
+    """``async with lock.held() as turn`` waits without blocking the loop. ``trace`` keeps every use."""
 
     def __init__(self, uuid: str, *, folder: Path | None = None) -> None:
         self.uuid = uuid
         self.path = (folder or lock_dir()) / f"{_NAME.sub('_', uuid)}.lock"
         self.trace: list[Held] = []
-        # flock is per open file: two tasks of this process must not share one.
-        self._local = asyncio.Lock()
 
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -61,24 +90,26 @@ class DeviceLock:
             os.fchmod(fd, 0o666)  # the umask must not lock other users out
         return fd
 
+    async def wait(self, fd: int) -> None:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                await asyncio.sleep(_POLL_S)
+
     @contextlib.asynccontextmanager
-    async def held(self) -> AsyncIterator[Held]:
+    async def held(self) -> AsyncIterator[Turn]:
         """Raises :class:`Fault` ``fault.device-lock`` if the lock file cannot be used."""
         asked = time.monotonic()
-        async with self._local:
-            fd = self._open()
+        fd = self._open()
+        try:
+            # flock belongs to the open file: every task opens its own, so tasks exclude each other as well.
+            await self.wait(fd)
+            turn = Turn(self, fd, asked)
             try:
-                while True:
-                    try:
-                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        break
-                    except BlockingIOError:
-                        await asyncio.sleep(_POLL_S)
-                use = Held(device=self.uuid, asked=asked, acquired=time.monotonic())
-                self.trace.append(use)
-                try:
-                    yield use
-                finally:
-                    use.released = time.monotonic()
+                yield turn
             finally:
-                os.close(fd)
+                turn.end()
+        finally:
+            os.close(fd)

@@ -13,7 +13,7 @@ import msgspec
 from engine.bench.api import EvaluationPlan, PhaseSink
 from engine.bench.contender import Contender, Failure
 from engine.bench.correctness import Correctness, check_rounds, first_call
-from engine.bench.device_lock import DeviceLock
+from engine.bench.device_lock import DeviceLock, Turn
 from engine.bench.plan_calls import new_seed, round_inputs
 from engine.bench.reasons import verdict_of
 from engine.bench.session import Session
@@ -53,6 +53,7 @@ class Trial:
         self.phases = dict.fromkeys(("start", "compile", "wait", "correctness", "timing"), 0.0)
         self.results: dict[int, Correctness] = {}
         self.unlisted = Correctness()
+        self._turn: Turn | None = None
         self.timing: Timing | None = None
         self.notes: list[str] = []
         self.evidence: dict[str, Any] = {}
@@ -113,10 +114,14 @@ class Trial:
     async def _device(self) -> AsyncIterator[None]:
         self.on_phase("waiting device", "")
         begin = time.monotonic()
-        async with self.lock.held() as use:
+        async with self.lock.held() as turn:
             self.phases["wait"] += time.monotonic() - begin
-            yield
-        self.evidence["device_lock"] = msgspec.to_builtins(use)
+            self._turn = turn
+            try:
+                yield
+            finally:
+                self._turn = None
+        self.evidence["device_lock"] = msgspec.to_builtins(turn.uses)
 
     def _failed(self) -> bool:
         return bool(self.unlisted.reason) or any(result.reason for result in self.results.values())
@@ -186,6 +191,10 @@ class Trial:
                 f"fault.{rival.role}", f"the {rival.role} failed: {failure.reason} {failure.detail}"
             ) from None
 
+    async def _breathe(self) -> None:
+        if self._turn is not None:
+            await self._turn.breathe()
+
     async def _time(self) -> None:
         if self._failed() or not self.plan.timing:
             return
@@ -202,7 +211,7 @@ class Trial:
         timers = {side.timer for side in (self.candidate, *self.rivals)}
         if len(timers) > 1:
             raise Fault("fault.timer", f"two clocks in one comparison: {', '.join(sorted(timers))}")
-        self.timing = await Pairing(self.candidate, self.rivals, self.plan, self.results).run()
+        self.timing = await Pairing(self.candidate, self.rivals, self.plan, self.results, self._breathe).run()
         if not self._failed():
             await verify_claims(self)
         self.phases["timing"] = time.monotonic() - begin

@@ -159,7 +159,8 @@ class Keeper:
                     return ""
             if time.monotonic() > deadline:
                 return "timeout"
-            if self.limits.memory and self._resident() > self.limits.memory:
+            limit = self.limits.memory
+            if limit and self._resident() > limit and self._proportional() > limit:
                 return "memory"
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -271,6 +272,16 @@ class Keeper:
         for pid in self.everyone():
             with suppress(OSError, ValueError, IndexError):
                 total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+        return total
+
+    def _proportional(self) -> int:
+        """Shared pages counted once: slower, so asked only when the simple sum is too large."""
+        total = 0
+        for pid in self.everyone():
+            with suppress(OSError, ValueError, IndexError):
+                for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                    if line.startswith("Pss:"):
+                        total += int(line.split()[1]) * 1024
         return total
 
     def _reap(self) -> int:

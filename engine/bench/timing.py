@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from engine.bench import judge_wire as jw
 from engine.bench.api import EvaluationPlan
 from engine.bench.contender import Block, Contender, Failure
 from engine.bench.correctness import Correctness, one_round
@@ -19,6 +20,8 @@ from engine.hardware.quiet import QUIET
 _BUDGET_S = 45.0
 _REFERENCE_BUDGET_S = 3.0  # without an incumbent there is nothing to decide, only a ratio to estimate
 _PRECISION = 0.05  # half-width of the interval of ln(reference / candidate) that is good enough
+_CHECKS_S = 1.0  # judge's time for checking timed calls that is always granted
+_CHECK_SHARE = 0.5  # beyond it, as a share of the time that blocks took
 _WARM_UP = 1  # blocks per side and workload before the first pair
 _CONCURRENT_ROUNDS = 6
 _CONCURRENT_CALLS = 6
@@ -46,6 +49,10 @@ class Timing(msgspec.Struct):
         ]
 
 
+async def _no_pause() -> None:
+    return None
+
+
 class Pairing:
     """Times a candidate against its rivals on the workloads it is right on, one core, one side at a time."""
 
@@ -55,7 +62,11 @@ class Pairing:
         rivals: Sequence[Contender],
         plan: EvaluationPlan,
         results: dict[int, Correctness],
+        breathe: Callable[[], Awaitable[None]] = _no_pause,
     ) -> None:
+        self.breathe = breathe
+        self._sure: dict[int, int] = {}
+        self._running_s = self._checking_s = 0.0
         self.candidate, self.sides = candidate, [candidate, *rivals]
         self.plan, self.results = plan, results
         self.workloads = [index for index, result in results.items() if not result.reason]
@@ -81,11 +92,18 @@ class Pairing:
         for pair in range(self.plan.max_pairs):
             for workload in list(self.workloads):
                 await self._pair(workload, pair)
+                await self.breathe()
             self.timing.pairs = pair + 1
             if not self.workloads or self._settled(time.monotonic() - begin):
                 break
         self.timing.seconds = time.monotonic() - begin
         return self.timing
+
+    def _must_check(self, workload: int, pair: int) -> bool:
+        """Every pair is checked while that is cheap; one secretly chosen early pair is checked whatever it costs."""
+        if pair == self._sure.setdefault(workload, secrets.randbelow(self.plan.min_pairs)):
+            return True
+        return self._checking_s < max(_CHECKS_S, self._running_s * _CHECK_SHARE)
 
     async def _pair(self, workload: int, pair: int) -> None:
         size = self.timing.sizes[workload]
@@ -96,6 +114,7 @@ class Pairing:
         order = list(self.sides)
         secrets.SystemRandom().shuffle(order)
         blocks: dict[str, Block] = {}
+        begin = time.monotonic()
         async with QUIET.closed():
             for side in order:
                 try:
@@ -103,18 +122,27 @@ class Pairing:
                 except Failure as failure:
                     self._failed(side, workload, failure)
                     return
+        now = time.monotonic()
+        self._running_s += now - begin
+        if self._must_check(workload, pair) and not await self._check(workload, inputs, style):
+            return
+        self._checking_s += time.monotonic() - now
+        for role, block in blocks.items():
+            self.timing.blocks[role][workload].append(block)
+
+    async def _check(self, workload: int, inputs: list[jw.Inputs], style: int) -> bool:
+        """One secretly chosen call of the block that has just been timed."""
         try:
             last = len(inputs) - 1
             named = last if self.candidate.reuses_output else secrets.randbelow(len(inputs))
             checked = await self.candidate.check(workload, inputs, [named])
         except Failure as failure:
             self._failed(self.candidate, workload, failure)
-            return
+            return False
         if not self.results[workload].absorb(checked, style, "a timed call"):
             self.workloads.remove(workload)
-            return
-        for role, block in blocks.items():
-            self.timing.blocks[role][workload].append(block)
+            return False
+        return True
 
     async def _block(self, side: Contender, workload: int) -> None:
         try:
