@@ -30,7 +30,7 @@ def render(fit: Fit, chosen: Parameters) -> Solution:
             entry_point=f"{path}::run",
             destination_passing_style=not document.returns,
             binding="torch" if cuda else None,
-            compile_options=CompileOptions() if cuda else None,
+            compile_options=CompileOptions(ld_flags=["-lcuda", *document.ld_flags]) if cuda else None,
         ),
         sources=[SourceFile(path=path, content=source)],
     )

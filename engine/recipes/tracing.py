@@ -69,7 +69,7 @@ def calls_for(problem: Problem, limit: int = 6) -> list[Call]:
 
 
 def _reduced(problem: Problem) -> list[Call]:
-    """One more call with few experts, where inputs are stacks of matrices: a loop over them is then traced whole."""
+    """One more call with few experts, where inputs are stacks of matrices: their loop is then traced whole."""
     definition = problem.definition
     stacks = [s.shape for s in definition.inputs.values() if s.shape and len(s.shape) == 3]
     leading = {shape[0] for shape in stacks}

@@ -18,7 +18,9 @@ import json
 import math
 import os
 import statistics
+import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import traceback
@@ -36,6 +38,7 @@ from engine.problems.inputs import make_inputs  # noqa: E402
 from engine.problems.load import load_problem  # noqa: E402
 from engine.problems.model import Problem, Workload  # noqa: E402
 from engine.problems.outputs import allocate_outputs  # noqa: E402
+from engine.problems.solution import CompileOptions, Solution  # noqa: E402
 from engine.recipes.capture import trace_all  # noqa: E402
 from engine.recipes.match import Fit, Misfit, match_all  # noqa: E402
 from engine.recipes.model import load_recipes  # noqa: E402
@@ -170,7 +173,7 @@ def attempt(fit: Fit, problem: Problem, options: argparse.Namespace, lock: str) 
         row: dict[str, Any] = {"point": point, "workloads": {}}
         found.append(row)
         try:
-            candidate = import_solution(render(fit, point).entry_source)
+            candidate = import_solution(render(fit, point))
         except Exception as error:  # noqa: BLE001  a candidate may fail in any way
             row["error"] = f"{type(error).__name__}: {error}"[:300]
             continue
@@ -204,10 +207,29 @@ def one_workload(
         return {"error": f"{type(error).__name__}: {error}"[:300].replace("\n", " ")}
 
 
-def import_solution(source: str) -> Callable[..., Any]:
-    path = Path(tempfile.mkdtemp(prefix="recipe-")) / "kernel.py"
-    path.write_text(source)
+def import_solution(solution: Solution) -> Callable[..., Any]:
+    path = Path(tempfile.mkdtemp(prefix="recipe-")) / solution.entry_file
+    path.write_text(solution.entry_source)
+    if path.suffix == ".cu":
+        return built(path, solution)
     spec = importlib.util.spec_from_file_location(f"kernel_{path.parent.name.replace('-', '_')}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.run  # type: ignore[no-any-return]
+
+
+def built(path: Path, solution: Solution) -> Callable[..., Any]:
+    """A Python extension module without torch's headers, built by nvcc for this device."""
+    library = path.with_suffix(".so")
+    options = solution.spec.compile_options or CompileOptions()
+    include = sysconfig.get_paths()["include"]
+    command = ["nvcc", "-shared", "-Xcompiler", "-fPIC", "-arch=native", f"-I{include}", "-o", str(library)]
+    command += ["-DTORCH_EXTENSION_NAME=benchmark_kernel", *options.cuda_cflags, str(path), *options.ld_flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"nvcc: {done.stderr[-250:]}")
+    spec = importlib.util.spec_from_file_location("benchmark_kernel", library)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -263,7 +285,7 @@ def main() -> None:
         traces = list(trace_all(request).values())
         subject = subject_of(problem, traces, device, problem.definition.op_type or "other")
         fits, misfits = match_all(recipes, subject)
-        wanted = [f for f in fits if f.recipe.name not in GENERIC and "cuda_cpp" not in f.recipe.file.languages]
+        wanted = [f for f in fits if f.recipe.name not in GENERIC]
         wanted = [f for f in wanted if any(fnmatch.fnmatch(f.recipe.name, w) for w in options.recipes.split(","))]
         print(f"{problem.name}: {', '.join(f.recipe.name for f in wanted) or why_none(misfits)}")
         plan.append(((problem.name, "baseline"), lambda p=problem: baseline(p, options, lock)))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.recipes.rules.attention import sdpa
-from engine.recipes.rules.gemm import gemm_torch, gemm_triton
+from engine.recipes.rules.gemm import cublaslt, gemm_torch, gemm_triton
 from engine.recipes.rules.moe import moe_backward
 from engine.recipes.rules.reference import wrapped_reference
 from engine.recipes.rules.rowwise import rows_torch, rows_triton
@@ -23,6 +23,7 @@ Rule = Callable[[Subject, Mapping[str, Any]], dict[str, Any]]
 RULES: dict[str, Rule] = {
     "reference": wrapped_reference,
     "gemm-torch": gemm_torch,
+    "cublaslt": cublaslt,
     "gemm-triton": gemm_triton,
     "sdpa": sdpa,
     "moe-backward": moe_backward,

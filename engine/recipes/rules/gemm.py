@@ -121,6 +121,75 @@ def gemm_triton(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
+def cublaslt(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts for one cuBLASLt call: what it adds as C, as bias, and which activation its epilogue knows."""
+    product = find_product(subject.need_graph())
+    dtype = product.a.dtype
+    if product.b.dtype != dtype or dtype not in ("float32", "float16", "bfloat16"):
+        raise Unsupported(f"operands of type {dtype} and {product.b.dtype}")
+    if product.a.transposed or product.n.constant is None or product.k.constant is None:
+        raise Unsupported("the left operand is transposed, or the weight's shape varies")
+    residual, bias, activation = library_epilogue(product, dtype)
+    if len(subject.outputs) != 1:
+        raise Unsupported("more than one output")
+    return (
+        common(subject)
+        | shape_facts(product)
+        | {
+            "element": dtype,
+            "residual": residual,
+            "bias": bias,
+            "epilogue_name": _EPILOGUES[(bias is not None, activation)],
+            "tight": min(w.tolerance.max_rtol for w in subject.workloads) < 1e-3,
+        }
+    )
+
+
+_EPILOGUES = {
+    (False, ""): "",
+    (True, ""): "CUBLASLT_EPILOGUE_BIAS",
+    (False, "relu"): "CUBLASLT_EPILOGUE_RELU",
+    (True, "relu"): "CUBLASLT_EPILOGUE_RELU_BIAS",
+    (False, "gelu_tanh"): "CUBLASLT_EPILOGUE_GELU",
+    (True, "gelu_tanh"): "CUBLASLT_EPILOGUE_GELU_BIAS",
+}
+
+
+def library_epilogue(product: Product, dtype: str) -> tuple[str | None, str | None, str]:
+    """(residual, bias, activation) in the order in which the library applies them: C first, then bias, then both's
+    activation. Raises :class:`Unsupported` for any other chain."""
+    residual: str | None = None
+    bias: str | None = None
+    activation = ""
+    made = {s.var: s for s in product.epilogue.statements}
+    current = Var("_acc", True, True, "float32", 0)
+    for statement in product.epilogue.statements:
+        if statement.kind in ("load", "store"):
+            continue
+        if activation or statement.kind != "point" or current not in statement.args:
+            raise Unsupported("the epilogue is more than a residual, a bias and an activation")
+        others = [a for a in statement.args if a != current]
+        if statement.op == "cast":
+            pass
+        elif statement.op == "add" and len(others) == 1 and others[0] in made and made[others[0]].kind == "load":
+            load = made[others[0]]
+            plain = len(load.terms) == 1 and load.terms[0].ix.plain
+            if plain and load.terms[0].ix.base == "lin" and residual is None and load.var.dtype == dtype:
+                residual = load.source
+            elif plain and load.terms[0].ix.base == "col" and bias is None and load.var.dtype == dtype:
+                bias = load.source
+            else:
+                raise Unsupported("the epilogue adds something that is neither a residual nor a bias")
+        elif statement.op in ("relu", "gelu_tanh") and not others:
+            activation = statement.op
+        else:
+            raise Unsupported(f"the library has no epilogue with {statement.op}")
+        current = statement.var
+    if activation and residual:
+        raise Unsupported("an activation over a residual")
+    return residual, bias, activation
+
+
 def epilogue_code(product: Product, style: Style) -> Kernel:
     """The epilogue as Triton text over ``row``, ``col`` and ``acc``."""
     speller = Speller(product.epilogue, style, {"_acc": "acc"})

@@ -1,7 +1,8 @@
 """Attention over sequences of different lengths, with or without a page table.
 
 Such references loop over the sequences, so their traces depend on data. Roles are bound by what flowed where in
-the first sequence: keys reach the softmax and values do not; a slice of the queries starts where their offsets say.
+the first sequence: keys reach the softmax and values do not; a slice of the queries starts where their offsets
+say.
 """
 
 from __future__ import annotations
