@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ _SCALING = ("mul", "div", "mul_", "div_")
 _CARRIES_MASK = ("pointwise", "copy", "softmax")
 
 
+@cache
 def triangle_fraction(rows: int, columns: int, diagonal: int = 0) -> float:
     """Fraction of a rows × columns matrix on and below a diagonal (as ``tril`` counts it)."""
     if rows <= 0 or columns <= 0:
@@ -38,16 +40,17 @@ def narrow_of(value: Value, tensor: torch.Tensor) -> str:
     return value.narrow if bits_of(value.narrow) <= bits_of(own) and value.dtype == own else own
 
 
-def attention_fraction(recorder: Recorder, args: tuple[Any, ...], operands: list[torch.Tensor]) -> float:
-    """Share of query-key pairs that fused attention needs: causal flag, or a structured mask."""
-    if any(argument is True for argument in args):
-        return causal_fraction(operands[0].shape[-2], operands[1].shape[-2])
-    for argument in args[3:]:
-        if isinstance(argument, torch.Tensor):
-            mask = recorder.value_of(argument)
-            share = mask.nonzero if argument.dtype is torch.bool else mask.kept
-            return share if mask.structured and share is not None else 1.0
-    return 1.0
+def attention_fraction(
+    recorder: Recorder, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, *, is_causal: bool
+) -> float:
+    """Share of query-key pairs that fused attention needs: causal flag (top left, as torch has it) or mask."""
+    if is_causal:
+        return triangle_fraction(query.shape[-2], key.shape[-2])
+    if mask is None:
+        return 1.0
+    value = recorder.value_of(mask)
+    share = set_fraction(value, mask) if mask.dtype is torch.bool else value.kept
+    return share if value.structured and share is not None else 1.0
 
 
 def set_fraction(value: Value, tensor: torch.Tensor) -> float | None:

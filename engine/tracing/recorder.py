@@ -9,7 +9,6 @@ on. Where the reference asks for an unknown number, a plausible one is assumed a
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +17,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.tracing import marks
+from engine.tracing.calls import (
+    call_site,
+    factory_size,
+    flat_tensors,
+    gathered_elements,
+    on_cpu,
+    signature,
+    storage_key,
+)
 from engine.tracing.rules import OpInfo, matrix_flops, op_info, vector_flops
 from engine.tracing.values import Node, Read, Value, bits_of
 
@@ -27,7 +35,6 @@ _META = torch.device("meta")
 
 
 DISPATCHES_PER_NODE = 4  # views and reads of numbers count towards the budget too
-_INTEGER_FACTORIES = ("randint", "randperm", "tril_indices", "triu_indices")
 _INFO: dict[Any, OpInfo] = {}
 _MAX_KNOWN = 50_000
 _KNOWN_SHAPES: dict[Any, tuple[tuple[int, ...], tuple[int, ...], torch.dtype]] = {}
@@ -35,36 +42,6 @@ _KNOWN_SHAPES: dict[Any, tuple[tuple[int, ...], tuple[int, ...], torch.dtype]] =
 
 class OutOfBudget(Exception):
     """The operator budget is used up: the reference loops over its data for too long."""
-
-
-def flat_tensors(arguments: Any) -> Iterator[torch.Tensor]:
-    for item in arguments:
-        if isinstance(item, torch.Tensor):
-            yield item
-        elif isinstance(item, list | tuple):
-            yield from flat_tensors(item)
-
-
-def _signature(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """A hashable stand-in for a call, or ``None``: equal signatures give results of equal shape and type."""
-    try:
-        key = (func, _frozen(args), _frozen(tuple(kwargs.values())), tuple(kwargs))
-        hash(key)
-    except TypeError:
-        return None
-    return key
-
-
-def _frozen(item: Any) -> Any:
-    if isinstance(item, torch.Tensor):
-        return (tuple(item.shape), tuple(item.stride()), item.dtype)
-    if isinstance(item, list | tuple):
-        return tuple([_frozen(part) for part in item])
-    return (type(item), item)
-
-
-def storage_key(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
 
 
 class Recorder(TorchDispatchMode):
@@ -165,7 +142,7 @@ class Recorder(TorchDispatchMode):
                 return self._assumed_number(tensors[0])
         unknown = any(self.is_unknown(tensor) for tensor in tensors)
         if not unknown and self._stays_real(info, tensors, args, kwargs):
-            out = func(*args, **_on_cpu(kwargs))
+            out = func(*args, **on_cpu(kwargs))
         else:
             out = self._run_without_data(func, info, args, kwargs)
         if self.real_only and not unknown and (info.kind == "random" or info.base == "copy_"):
@@ -177,7 +154,7 @@ class Recorder(TorchDispatchMode):
 
     def _stays_real(self, info: OpInfo, tensors: list[torch.Tensor], args: Any, kwargs: Any) -> bool:
         if not tensors:
-            elements, dtype = _factory_size(info.base, args, kwargs)
+            elements, dtype = factory_size(info.base, args, kwargs)
             is_float = dtype.is_floating_point or dtype.is_complex
             return elements <= REAL_FLOAT_ELEMENTS if is_float else elements * dtype.itemsize <= REAL_BYTES
         if info.returns_view:
@@ -187,7 +164,7 @@ class Recorder(TorchDispatchMode):
         except RuntimeError:
             elements = max(tensor.numel() for tensor in tensors)
         if info.kind == "factory":  # *_like and new_*
-            elements = max(elements, _factory_size(info.base, args, kwargs)[0])
+            elements = max(elements, factory_size(info.base, args, kwargs)[0])
         if info.kind in ("matmul", "conv", "attention"):
             return elements <= REAL_FLOAT_ELEMENTS
         is_float = any(tensor.is_floating_point() for tensor in tensors)
@@ -214,7 +191,7 @@ class Recorder(TorchDispatchMode):
         in_place = bool(info.mutates) and info.kind in ("pointwise", "copy", "factory", "scatter", "random")
         if in_place and isinstance(args[0], torch.Tensor):
             return args[0]
-        key = None if info.returns_view or info.mutates else _signature(func, args, kwargs)
+        key = None if info.returns_view or info.mutates else signature(func, args, kwargs)
         if key is not None and key in _KNOWN_SHAPES:
             shape, strides, dtype = _KNOWN_SHAPES[key]
             return torch.empty_strided(shape, strides, dtype=dtype, device=_META)
@@ -244,6 +221,33 @@ class Recorder(TorchDispatchMode):
         self.note("reads a number from data: 1 was assumed")
         return 1.0 if tensor.is_floating_point() else 1
 
+    def fused_attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **_: Any,
+    ) -> torch.Tensor | None:
+        """``scaled_dot_product_attention`` as one operator; ``None`` if its operands are real (and small)."""
+        tensors = [t for t in (query, key, value, attn_mask) if t is not None]
+        if not any(self.is_unknown(tensor) for tensor in tensors):
+            return None
+        with torch._C._DisableTorchDispatch():
+            out = torch.empty((*query.shape[:-1], value.shape[-1]), dtype=query.dtype, device=_META)
+        node = Node("aten.scaled_dot_product_attention", "attention", call_site())
+        node.reads = [Read(self.value_of(tensor), tensor, scales=False) for tensor in tensors]
+        pairs = math.prod(query.shape[:-1]) * key.shape[-2]
+        share = marks.attention_fraction(self, query, key, attn_mask, is_causal=is_causal)
+        node.flops = 2.0 * pairs * (query.shape[-1] + value.shape[-1]) * share
+        narrow = [marks.narrow_of(self.value_of(tensor), tensor) for tensor in (query, key, value)]
+        node.unit, node.unit_dtype = "tensor", max(narrow, key=bits_of)
+        self._finish(node, [out])
+        self.nodes.append(node)
+        return out
+
     # -- recording ------------------------------------------------------------------------------------------
 
     def _record(self, info: OpInfo, tensors: list[torch.Tensor], args: Any, kwargs: Any, out: Any) -> None:
@@ -257,7 +261,7 @@ class Recorder(TorchDispatchMode):
             return  # a view
         if len(self.nodes) >= self.budget:
             raise OutOfBudget
-        node = Node(info.name, info.kind, _site())
+        node = Node(info.name, info.kind, call_site())
         node.reads = [
             Read(
                 self.value_of(tensor),
@@ -268,23 +272,30 @@ class Recorder(TorchDispatchMode):
         ]
         self._special_reads(info, node, tensors, args)
         self._work(info, node, args, tensors, outs)
+        self._finish(node, outs)
         for item in outs:
-            self._write(info, node, item, tensors)
-            node.out_shape.append(tuple(item.shape))
-            node.out_strides.append(tuple(item.stride()))
-            node.dtype.append(str(item.dtype).removeprefix("torch."))
+            self._overwrite(info, node, item, tensors)
         marks.propagate(info, node, tensors, args, kwargs, outs)
         self.nodes.append(node)
 
-    def _write(self, info: OpInfo, node: Node, item: torch.Tensor, tensors: list[torch.Tensor]) -> None:
-        key = storage_key(item)
-        before = self._values.get(key)
-        value = self._new_value(item, node)
-        node.outputs.append(value)
-        self._values[key] = value
-        twin = self._twins.get(key)
-        if twin is not None:
-            self._values[storage_key(twin)] = value
+    def _finish(self, node: Node, outs: list[torch.Tensor]) -> None:
+        """Give the node's results values of their own; ``node.before`` keeps what their storages held."""
+        for item in outs:
+            key = storage_key(item)
+            node.before.append(self._values.get(key))
+            value = self._new_value(item, node)
+            node.outputs.append(value)
+            node.out_shape.append(tuple(item.shape))
+            node.out_strides.append(tuple(item.stride()))
+            node.dtype.append(str(item.dtype).removeprefix("torch."))
+            self._values[key] = value
+            twin = self._twins.get(key)
+            if twin is not None:
+                self._values[storage_key(twin)] = value
+
+    def _overwrite(self, info: OpInfo, node: Node, item: torch.Tensor, tensors: list[torch.Tensor]) -> None:
+        """For an in-place write: what it leaves over of the old content, and whether it reads it."""
+        before = node.before[0]
         if before is None or not info.mutates:
             return
         if item.numel() < before.numel:
@@ -302,7 +313,7 @@ class Recorder(TorchDispatchMode):
         if info.kind != "gather":
             return
         source, indices = tensors[0], tensors[1:]
-        rows = _unique_rows(info, args, source, indices)
+        rows = gathered_elements(info, args, source, indices)
         if rows is not None:
             node.reads[0].elements = min(node.reads[0].elements, rows)
         node.reads[0].view = ("gathered", len(self.nodes))
@@ -327,8 +338,6 @@ class Recorder(TorchDispatchMode):
             if kept is not None:
                 node.flops *= kept
                 break
-        if info.kind == "attention":
-            node.flops *= marks.attention_fraction(self, args, operands)
 
 
 @contextmanager
@@ -340,61 +349,3 @@ def paused(mode: Recorder) -> Iterator[None]:
         yield
     finally:
         mode.real_only = before
-
-
-def _site() -> tuple[int, ...]:
-    """The lines of the reference that are being executed, innermost first: calls in a loop share them."""
-    lines = []
-    frame = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<reference"):
-            lines.append(frame.f_lineno)
-        frame = frame.f_back  # type: ignore[assignment]
-    return tuple(lines)
-
-
-def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:
-    device = kwargs.get("device")
-    if device is None or torch.device(device).type == "cpu":
-        return kwargs
-    return {**kwargs, "device": torch.device("cpu")}
-
-
-def _factory_size(base: str, args: Any, kwargs: dict[str, Any]) -> tuple[int, torch.dtype]:
-    """(elements, type) that a factory call asks for; a range counts as its length at most."""
-    numbers = [a for a in args if isinstance(a, int | float)]
-    shapes = [a for a in args if isinstance(a, list | tuple) and all(isinstance(n, int) for n in a)]
-    elements = math.prod(shapes[-1]) if shapes else int(max((abs(n) for n in numbers), default=1))
-    dtype = kwargs.get("dtype")
-    if dtype is None:
-        integral = all(isinstance(n, int) for n in numbers)
-        if base in _INTEGER_FACTORIES or (base in ("arange", "full", "scalar_tensor") and integral):
-            dtype = torch.int64
-        else:
-            dtype = torch.get_default_dtype()
-    return elements, dtype
-
-
-def _unique_rows(info: OpInfo, args: Any, source: torch.Tensor, indices: list[torch.Tensor]) -> float | None:
-    """Elements of ``source`` that a gather touches; ``None`` if that cannot be told."""
-    if not indices or source.numel() == 0:
-        return None
-    index = indices[0]
-    if info.base in ("gather", "take", "masked_select"):
-        return float(index.numel()) if index.dtype is not torch.bool else None
-    if index.dtype is torch.bool:
-        share = index.count_nonzero() / max(index.numel(), 1) if _real(index) else None
-        return None if share is None else float(share) * source.numel()
-    if len(indices) > 1:
-        return float(max(i.numel() for i in indices) * math.prod(source.shape[len(indices) :]))
-    axis = 0
-    if info.base == "index_select":
-        axis = args[1]
-    elif info.base in ("index", "_unsafe_index"):
-        axis = next(n for n, item in enumerate(args[1]) if isinstance(item, torch.Tensor))
-    rows = index.unique().numel() if _real(index) else index.numel()
-    return float(rows * (source.numel() // max(source.shape[axis], 1)))
-
-
-def _real(tensor: torch.Tensor) -> bool:
-    return bool(tensor.device.type != "meta")

@@ -14,7 +14,7 @@ from engine.problems.outputs import OutputError, normalize_outputs
 from engine.problems.reference import load_reference
 from engine.tracing.graph import MAX_OPERATORS, Operand, Operator, TraceGraph
 from engine.tracing.recorder import OutOfBudget, Recorder
-from engine.tracing.redirect import NoCuda
+from engine.tracing.redirect import Watch
 from engine.tracing.stand_ins import traced_inputs
 from engine.tracing.values import Demand, Node, needed_elements, touched_elements
 
@@ -51,12 +51,12 @@ def trace_workload(problem: Problem, workload: Workload, budget: int = BUDGET) -
 def _follow(problem: Problem, workload: Workload, budget: int, *, assume_true: bool) -> Trace:
     definition = problem.definition
     axes = resolve_axes(definition, workload)
-    recorder, redirect = Recorder(budget, assume_true=assume_true), NoCuda()
+    recorder, watch = Recorder(budget, assume_true=assume_true), Watch()
     returned: list[torch.Tensor] | None = None
     module = load_reference(definition)
-    with redirect if redirect.is_needed(definition.reference) else nullcontext():
+    with watch if watch.is_needed(definition.reference) else nullcontext():
         inputs = traced_inputs(recorder, definition, workload, axes, problem.root, module)
-        redirect.on_read = recorder.use
+        watch.on_read, watch.on_attention = recorder.use, recorder.fused_attention
         try:
             with recorder:
                 returned = normalize_outputs(definition, module.run(*inputs), "cpu")
@@ -66,7 +66,7 @@ def _follow(problem: Problem, workload: Workload, budget: int, *, assume_true: b
             )
         except OutputError as error:
             recorder.note(str(error))
-    return Trace(recorder, inputs, returned, redirect.seen)
+    return Trace(recorder, inputs, returned, watch.cuda_seen)
 
 
 def _graph(problem: Problem, workload: Workload, trace: Trace) -> TraceGraph:

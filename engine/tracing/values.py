@@ -58,7 +58,7 @@ class Read:
     def __init__(self, value: Value, tensor: torch.Tensor, *, scales: bool) -> None:
         self.value = value
         self.shape, self.strides = tuple(tensor.shape), tuple(tensor.stride())
-        self.view: Any = (tensor.storage_offset(), self.shape, self.strides)
+        self.view: Any = view_key(tensor)
         self.elements = float(unique_elements(tensor))
         self.scales = scales
         self.factor = 1.0
@@ -70,6 +70,7 @@ class Node:
     """One recorded operator. ``old`` is the value that an in-place write to a part of a storage left over."""
 
     __slots__ = (
+        "before",
         "dtype",
         "flops",
         "kind",
@@ -90,6 +91,7 @@ class Node:
         self.outputs: list[Value] = []
         self.out_shape: list[tuple[int, ...]] = []
         self.out_strides: list[tuple[int, ...]] = []
+        self.before: list[Value | None] = []
         self.old: Value | None = None
         self.flops = 0.0
         self.unit = self.unit_dtype = ""
@@ -105,6 +107,22 @@ def unique_elements(tensor: torch.Tensor) -> int:
         if stride != 0:
             count *= size
     return count
+
+
+def view_key(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Equal for views of the same elements: transposed, expanded, split or merged axes do not matter."""
+    axes = sorted(
+        (stride, size)
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        if size != 1 and stride != 0
+    )
+    merged: list[tuple[int, int]] = []
+    for stride, size in axes:
+        if merged and merged[-1][0] * merged[-1][1] == stride:
+            merged[-1] = (merged[-1][0], merged[-1][1] * size)
+        else:
+            merged.append((stride, size))
+    return (tensor.storage_offset(), *merged)
 
 
 class Demand:
@@ -129,8 +147,7 @@ def needed_elements(nodes: list[Node], outputs: list[tuple[Value, torch.Tensor]]
     """Walk the nodes backwards and collect what each value is needed for; scales ``flops`` to what is needed."""
     demand = Demand()
     for value, tensor in outputs:
-        view = (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
-        demand.add(value, view, unique_elements(tensor))
+        demand.add(value, view_key(tensor), unique_elements(tensor))
     for node in reversed(nodes):
         fraction = max((demand.fraction(value) for value in node.outputs), default=0.0)
         node.flops *= fraction

@@ -1,0 +1,106 @@
+"""Facts of a single call: its tensors, its signature, its size, where the reference makes it (imports torch)."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from engine.tracing.rules import OpInfo
+
+_INTEGER_FACTORIES = ("randint", "randperm", "tril_indices", "triu_indices")
+_SIZED_BY_NUMBER = ("arange", "randperm", "linspace", "logspace", "eye", "tril_indices", "triu_indices")
+
+
+def flat_tensors(arguments: Any) -> Iterator[torch.Tensor]:
+    for item in arguments:
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, list | tuple):
+            yield from flat_tensors(item)
+
+
+def signature(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A hashable stand-in for a call, or ``None``: equal signatures give results of equal shape and type."""
+    try:
+        key = (func, _frozen(args), _frozen(tuple(kwargs.values())), tuple(kwargs))
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _frozen(item: Any) -> Any:
+    if isinstance(item, torch.Tensor):
+        return (tuple(item.shape), tuple(item.stride()), item.dtype)
+    if isinstance(item, list | tuple):
+        return tuple([_frozen(part) for part in item])
+    return (type(item), item)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
+
+
+def call_site() -> tuple[int, ...]:
+    """The lines of the reference that are being executed, innermost first: calls in a loop share them."""
+    lines = []
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<reference"):
+            lines.append(frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(lines)
+
+
+def on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:
+    device = kwargs.get("device")
+    if device is None or torch.device(device).type == "cpu":
+        return kwargs
+    return {**kwargs, "device": torch.device("cpu")}
+
+
+def factory_size(base: str, args: Any, kwargs: dict[str, Any]) -> tuple[int, torch.dtype]:
+    """(elements, type) that a factory call asks for; a range counts as its length at most."""
+    numbers = [a for a in args if isinstance(a, int | float) and math.isfinite(a)]
+    shapes = [a for a in args if isinstance(a, list | tuple) and all(isinstance(n, int) for n in a)]
+    if shapes:
+        elements = math.prod(shapes[-1])
+    else:
+        elements = int(max((abs(n) for n in numbers), default=1)) if base in _SIZED_BY_NUMBER else 1
+    dtype = kwargs.get("dtype")
+    if dtype is None:
+        integral = all(isinstance(n, int) for n in numbers)
+        if base in _INTEGER_FACTORIES or (base in ("arange", "full", "scalar_tensor") and integral):
+            dtype = torch.int64
+        else:
+            dtype = torch.get_default_dtype()
+    return elements, dtype
+
+
+def gathered_elements(info: OpInfo, args: Any, source: torch.Tensor, indices: list[torch.Tensor]) -> float | None:
+    """Elements of ``source`` that a gather touches; ``None`` if that cannot be told."""
+    if not indices or source.numel() == 0:
+        return None
+    index = indices[0]
+    if info.base in ("gather", "take", "masked_select"):
+        return float(index.numel()) if index.dtype is not torch.bool else None
+    if index.dtype is torch.bool:
+        share = index.count_nonzero() / max(index.numel(), 1) if _real(index) else None
+        return None if share is None else float(share) * source.numel()
+    if len(indices) > 1:
+        return float(max(i.numel() for i in indices) * math.prod(source.shape[len(indices) :]))
+    axis = 0
+    if info.base == "index_select":
+        axis = args[1]
+    elif info.base in ("index", "_unsafe_index"):
+        axis = next(n for n, item in enumerate(args[1]) if isinstance(item, torch.Tensor))
+    rows = index.unique().numel() if _real(index) else index.numel()
+    return float(rows * (source.numel() // max(source.shape[axis], 1)))
+
+
+def _real(tensor: torch.Tensor) -> bool:
+    return bool(tensor.device.type != "meta")

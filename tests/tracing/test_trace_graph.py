@@ -1,0 +1,306 @@
+"""What a trace says about a reference: work, mandatory bytes, dataflow, and what it had to assume."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.problems.model import (
+    ConstAxis,
+    CustomInput,
+    Definition,
+    Problem,
+    ScalarInput,
+    TensorSpec,
+    Workload,
+)
+from engine.tracing.graph import TraceGraph
+from engine.tracing.kernel_type import kernel_type_of
+from engine.tracing.subject import trace_workload
+
+Shapes = dict[str, tuple[str, list[str] | None]]
+
+
+def _problem(
+    reference: str, inputs: Shapes, outputs: Shapes, axes: dict[str, int] | None = None, **workload: Any
+) -> Problem:
+    def specs(shapes: Shapes) -> dict[str, TensorSpec]:
+        return {name: TensorSpec(dtype=dtype, shape=shape) for name, (dtype, shape) in shapes.items()}
+
+    definition = Definition(
+        name="p",
+        axes={name: ConstAxis(value) for name, value in (axes or {}).items()},
+        inputs=specs(inputs),
+        outputs=specs(outputs),
+        reference="import torch\nimport torch.nn.functional as F\n" + reference,
+        custom_inputs_entrypoint="make" if "def make(" in reference else None,
+    )
+    workload.setdefault("axes", {})
+    workload["inputs"] = workload.pop("sources", {})
+    if definition.custom_inputs_entrypoint:
+        workload["inputs"] = {name: CustomInput() for name in inputs}
+    return Problem(definition=definition, workloads=[Workload(uuid="w", **workload)])
+
+
+def _trace(*args: Any, **kwargs: Any) -> TraceGraph:
+    problem = _problem(*args, **kwargs)
+    return trace_workload(problem, problem.workloads[0])
+
+
+M, N, K = "1024", "512", "2048"
+GEMM: Shapes = {"a": ("bfloat16", [M, K]), "b": ("bfloat16", [N, K])}
+OUT: Shapes = {"c": ("bfloat16", [M, N])}
+
+
+def test_a_gemm_counts_two_flops_per_product_and_every_byte_once() -> None:
+    graph = _trace("def run(a, b): return a @ b.T", GEMM, OUT)
+    assert graph.flops == {"tensor:bfloat16": 2.0 * 1024 * 512 * 2048}
+    assert graph.read_bytes == {"a": 2.0 * 1024 * 2048, "b": 2.0 * 512 * 2048}
+    assert graph.write_bytes == {"c": 2.0 * 1024 * 512}
+    assert graph.complete and not graph.needs_cuda and graph.notes == []
+    (operator,) = [op for op in graph.operators if op.kind == "matmul"]
+    assert operator.name == "aten.mm"
+    assert [operand.value for operand in operator.inputs] == [graph.inputs["a"], graph.inputs["b"]]
+    assert operator.inputs[1].shape == [2048, 512] and operator.inputs[1].strides == [1, 2048], (
+        "b is read transposed"
+    )
+    assert [value.value for value in operator.outputs] == graph.outputs
+
+
+@pytest.mark.parametrize(
+    ("reference", "read"),
+    [
+        ("def run(a, b): return (a + 1).to(torch.bfloat16)[:, :512]", {"a": 512 / 2048, "b": 0}),
+        ("def run(a, b): return a[:, :512].expand(1024, 512) * b[0, 0]", {"a": 512 / 2048, "b": 1 / (512 * 2048)}),
+        ("def run(a, b): return a[:1, :512].expand(1024, 512)", {"a": 512 / (1024 * 2048), "b": 0}),
+        ("def run(a, b):\n    unused = a @ b.T\n    return b[:512, :512].repeat(2, 1)", {"a": 0, "b": 512 / 2048}),
+        ("def run(a, b):\n    x, y = a.chunk(2, dim=1)\n    return (x * y)[:, :512]", {"a": 0.5, "b": 0}),
+        ("def run(a, b): return b[:, :1].T.expand(1024, 512) + b[:, :1].T", {"a": 0, "b": 1 / 2048}),
+    ],
+    ids=["slice of a result", "slice", "expanded row", "dead product", "halves", "one view twice"],
+)
+def test_only_needed_elements_are_read(reference: str, read: dict[str, float]) -> None:
+    graph = _trace(reference, GEMM, OUT)
+    sizes = {"a": 2.0 * 1024 * 2048, "b": 2.0 * 512 * 2048}
+    assert graph.complete, graph.notes
+    for name, share in read.items():
+        assert graph.read_bytes[name] == pytest.approx(share * sizes[name], rel=1e-6), name
+    assert "tensor:bfloat16" not in graph.flops
+    assert graph.untouched_inputs == [name for name, share in read.items() if share == 0]
+
+
+def test_a_gather_reads_the_rows_it_touches() -> None:
+    reference = (
+        "def make(axes, device):\n"
+        "    ids = torch.arange(200, device=device) % 50\n"
+        "    return {'table': torch.randn(4096, 64, device=device), 'ids': ids}\n"
+        "def run(table, ids):\n    return (table * 2.0)[ids]\n"
+    )
+    graph = _trace(reference, {"table": ("float32", ["4096", "64"]), "ids": ("int64", ["200"])}, OUT)
+    assert graph.read_bytes == {"table": 50 * 64 * 4.0, "ids": 200 * 8.0}
+    assert graph.flops == {"vector:float32": pytest.approx(50 * 64)}
+
+
+MOE = """
+def make(axes, device):
+    ids = torch.stack([torch.randperm(4, device=device)[:2] for _ in range(64)])
+    return {'x': torch.randn(64, 256, device=device), 'ids': ids, 'w': torch.randn(16, 256, 256, device=device)}
+
+def run(x, ids, w):
+    out = torch.zeros_like(x)
+    mask = F.one_hot(ids, 16).permute(2, 1, 0)
+    for e in range(16):
+        slot, token = torch.where(mask[e])
+        if token.numel() == 0:
+            continue
+        out.index_add_(0, token, F.silu(x[token] @ w[e]) @ w[e].T)
+    return out
+"""
+MOE_INPUTS: Shapes = {
+    "x": ("float32", ["64", "256"]),
+    "ids": ("int64", ["64", "2"]),
+    "w": ("float32", ["16", "256", "256"]),
+}
+
+
+def test_an_expert_loop_reads_only_the_experts_in_use() -> None:
+    problem = _problem(MOE, MOE_INPUTS, {"out": ("float32", ["64", "256"])})
+    graph = trace_workload(problem, problem.workloads[0])
+    assert graph.complete, graph.notes
+    assert graph.read_bytes["w"] == 4 * 256 * 256 * 4.0
+    assert graph.flops["tensor:float32"] == 2 * (2.0 * 64 * 2 * 256 * 256)
+    assert kernel_type_of(problem.definition, graph) == "moe"
+
+
+def test_products_run_at_the_type_their_values_came_in() -> None:
+    dequantised = (
+        "def run(a, b):\n"
+        "    def quantised(x):\n"
+        "        scale = x.float().abs().amax(dim=1, keepdim=True) / 448\n"
+        "        return (x.float() / scale).to(torch.float8_e4m3fn), scale\n"
+        "    (qa, sa), (qb, sb) = quantised(a), quantised(b)\n"
+        "    return ((qa.float() * sa) @ (qb.float() * sb).T).to(a.dtype)\n"
+    )
+    assert list(_trace(dequantised, GEMM, OUT).flops) == ["vector:float32", "tensor:float8_e4m3fn"]
+    widened = "def run(a, b): return (a.float() @ b.float().T).to(a.dtype)"
+    assert list(_trace(widened, GEMM, OUT).flops) == ["tensor:bfloat16"]
+    changed = "def run(a, b): return (torch.exp(a.float()) @ b.float().T).to(a.dtype)"
+    assert "tensor:float32" in _trace(changed, GEMM, OUT).flops
+
+
+HEADS: Shapes = {name: ("bfloat16", ["2", "4", "256", "64"]) for name in ("q", "k", "v")}
+FULL = 2.0 * (2.0 * 2 * 4 * 256 * 256 * 64)
+CAUSAL = FULL * 257 / 512
+SOFTMAX = "    return torch.softmax(s, dim=-1, dtype=torch.float32).to(q.dtype) @ v\n"
+SCORES = "def run(q, k, v{}):\n    s = q @ k.transpose(-1, -2) / 8\n"
+
+
+@pytest.mark.parametrize(
+    ("reference", "mask", "flops"),
+    [
+        (SCORES.format("") + SOFTMAX, None, FULL),
+        (
+            SCORES.format("")
+            + "    s = s.masked_fill(torch.ones(256, 256, device=q.device).triu(1).bool(), float('-inf'))\n"
+            + SOFTMAX,
+            None,
+            CAUSAL,
+        ),
+        (
+            SCORES.format("")
+            + "    i = torch.arange(256, device=q.device)\n"
+            + "    s = torch.where(i[None, :] <= i[:, None], s, float('-inf'))\n"
+            + SOFTMAX,
+            None,
+            CAUSAL,
+        ),
+        (
+            SCORES.format(", attention_mask") + "    s = s + attention_mask\n" + SOFTMAX,
+            ["2", "1", "256", "256"],
+            CAUSAL,
+        ),
+        (SCORES.format(", bias") + "    s = s + bias\n" + SOFTMAX, ["2", "1", "256", "256"], FULL),
+        ("def run(q, k, v): return F.scaled_dot_product_attention(q, k, v, is_causal=True)", None, CAUSAL),
+        ("def run(q, k, v): return F.scaled_dot_product_attention(q, k, v)", None, FULL),
+    ],
+    ids=["full", "triu", "where", "mask input", "bias input", "fused causal", "fused"],
+)
+def test_what_a_causal_mask_removes_is_not_counted(reference: str, mask: list[str] | None, flops: float) -> None:
+    inputs = dict(HEADS)
+    if mask is not None:
+        inputs["attention_mask" if "attention_mask" in reference else "bias"] = ("bfloat16", mask)
+    problem = _problem(reference, inputs, {"o": HEADS["q"]})
+    graph = trace_workload(problem, problem.workloads[0])
+    assert graph.complete, graph.notes
+    assert sum(v for key, v in graph.flops.items() if key.startswith("tensor")) == pytest.approx(flops)
+    assert kernel_type_of(problem.definition, graph) == "attention"
+
+
+def test_numbers_that_depend_on_data_are_assumed_and_said() -> None:
+    graph = _trace("def run(a, b):\n    return a @ b.T if a.abs().max() > 0 else a @ b.T * 2", GEMM, OUT)
+    assert graph.complete
+    assert graph.notes == ["branches on data: a condition was assumed false"]
+    asserting = "def run(a, b):\n    assert bool((a.abs() < 100).all())\n    return a @ b.T"
+    graph = _trace(asserting, GEMM, OUT)
+    assert graph.complete and graph.notes == ["branches on data: a condition was assumed true"]
+
+
+def test_a_reference_that_cannot_be_followed_still_has_its_bytes() -> None:
+    graph = _trace("def run(a, b):\n    raise ValueError('not today')", GEMM, OUT)
+    assert not graph.complete and graph.flops == {}
+    assert "ValueError: not today" in graph.notes[0]
+    assert graph.total_bytes == 2.0 * (1024 * 2048 + 512 * 2048 + 1024 * 512)
+
+
+def test_a_hard_coded_device_is_followed_and_told() -> None:
+    reference = (
+        "def run(a, b):\n"
+        "    w = torch.ones(512, device='cuda')\n"
+        "    return (a.to('cuda') @ b.cuda().T * w).to(a.dtype)"
+    )
+    graph = _trace(reference, GEMM, OUT)
+    assert graph.complete and graph.needs_cuda
+    assert graph.flops["tensor:bfloat16"] == 2.0 * 1024 * 512 * 2048
+
+
+def test_a_loop_over_data_is_cut_short_and_said() -> None:
+    reference = (
+        "def run(x):\n    out = torch.zeros_like(x)\n"
+        "    for i in range(x.shape[0]):\n"
+        "        for j in range(x.shape[1]):\n"
+        "            out[i, j] = x[i, j] * 2 + 1\n"
+        "    return out\n"
+    )
+    shape = ("float32", ["400", "400"])
+    problem = _problem(reference, {"x": shape}, {"y": shape})
+    graph = trace_workload(problem, problem.workloads[0], budget=300)
+    assert not graph.complete
+    assert "loops over its data" in graph.notes[0]
+    assert graph.read_bytes == {"x": 400 * 400 * 4.0}, "what the loop would still have read"
+    assert len(graph.operators) < 20, "equal rounds are listed once or twice"
+
+
+def test_values_that_python_reads_out_are_needed() -> None:
+    reference = (
+        "def make(axes, device):\n"
+        "    offsets = torch.tensor([0, 1000, 3000], device=device)\n"
+        "    return {'x': torch.randn(4096, 64, device=device), 'offsets': offsets}\n"
+        "def run(x, offsets):\n"
+        "    return torch.stack([x[offsets[i].item():offsets[i + 1].item()].sum(0) for i in range(2)])\n"
+    )
+    graph = _trace(
+        reference,
+        {"x": ("float32", ["4096", "64"]), "offsets": ("int64", ["3"])},
+        {"y": ("float32", ["2", "64"])},
+    )
+    assert graph.read_bytes == {"x": 3000 * 64 * 4.0, "offsets": 24.0}
+
+
+def test_scalars_and_empty_axes() -> None:
+    graph = _trace(
+        "def run(x, s): return x * s",
+        {"x": ("float32", ["n", "8"]), "s": ("float32", None)},
+        {"y": ("float32", ["n", "8"])},
+        axes={"n": 0},
+        sources={"s": ScalarInput(value=2.0)},
+    )
+    assert graph.complete and graph.total_bytes == 0 and graph.total_flops == 0
+
+
+@pytest.mark.parametrize(
+    ("reference", "inputs", "kind"),
+    [
+        ("def run(x): return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)", 1, "norm"),
+        ("def run(x): return F.layer_norm(x, (64,))", 1, "norm"),
+        ("def run(x): return F.silu(x) * 2", 1, "elementwise"),
+        ("def run(x): return torch.softmax(x, -1)", 1, "softmax"),
+        ("def run(x): return x.sum(-1, keepdim=True).expand(64, 64)", 1, "reduction"),
+        ("def run(x): return F.gelu(x @ x.T) + x", 1, "gemm"),
+        ("def run(x): return F.conv2d(x[None, None], x[None, None, :3, :3], padding=1)[0, 0]", 1, "conv"),
+        ("def run(x): return torch.fft.rfft(x).real[:, :32].repeat(1, 2)", 1, "fft"),
+        ("def run(x): return x.sort(dim=-1)[0]", 1, "sort"),
+        ("def run(x): return x.to(torch.float8_e4m3fn).to(torch.float32)", 1, "quant"),
+    ],
+)
+def test_kernel_types(reference: str, inputs: int, kind: str) -> None:
+    shape = ("float32", ["64", "64"])
+    problem = _problem(reference, {"x": shape}, {"y": shape})
+    graph = trace_workload(problem, problem.workloads[0])
+    assert graph.complete, graph.notes
+    assert kernel_type_of(problem.definition, graph) == kind
+
+
+def test_kernel_type_without_a_trace_is_the_declared_one() -> None:
+    definition = _problem("def run(x): return x", {"x": ("float32", ["4"])}, {"y": ("float32", ["4"])}).definition
+    assert kernel_type_of(definition) == "elementwise"
+    for declared, kind in [
+        ("gqa_paged", "attention"),
+        ("moe", "moe"),
+        ("rmsnorm", "norm"),
+        ("fp8-linear", "quant"),
+    ]:
+        changed = Definition(
+            name="x", op_type=declared, axes={}, inputs={}, outputs={"y": definition.outputs["y"]}, reference=""
+        )
+        assert kernel_type_of(changed) == kind
