@@ -74,6 +74,9 @@ class Contender:
             self.timer = report.text.decode("ascii", "replace")[:16]
             if self._cores != self.session.cores.work:
                 await self._ask(wire.Affinity(cores=self._cores), 5.0)
+        except Failure:
+            await self.child.close()
+            raise
         finally:
             self.start_s += time.monotonic() - begin
 

@@ -15,7 +15,7 @@ from engine.bench.contender import Contender, Failure
 from engine.bench.correctness import Correctness, check_rounds, first_call
 from engine.bench.device_lock import DeviceLock, Turn
 from engine.bench.plan_calls import new_seed, round_inputs
-from engine.bench.reasons import verdict_of
+from engine.bench.reasons import asks_for_cuda, verdict_of
 from engine.bench.session import Session
 from engine.bench.summary import summarize
 from engine.bench.claims import verify_claims
@@ -172,7 +172,8 @@ class Trial:
             self.session.unlisted = None  # the reference itself does not run there
             return
         shape = ", ".join(f"{k}={v}" for k, v in self.session.problem.workloads[workload].axes.items())
-        if result.reason.startswith(("wrong.", "hack.")):
+        silently = result.reason != "wrong.exception" and result.reason.startswith(("wrong.", "hack."))
+        if silently:
             self.unlisted.reason = "wrong.unlisted-shape"
             self.unlisted.detail = (
                 f"right on the listed workloads, wrong on one that the definition allows as well ({shape}, other "
@@ -187,9 +188,9 @@ class Trial:
             for workload in self.workloads():
                 await rival.run(workload, round_inputs(1, new_seed()), 0)
         except Failure as failure:
-            raise Fault(
-                f"fault.{rival.role}", f"the {rival.role} failed: {failure.reason} {failure.detail}"
-            ) from None
+            detail = f"the {rival.role} failed: {failure.reason} {failure.detail}"
+            needs = self.session.device == "cpu" and rival.role == "reference" and asks_for_cuda(failure.detail)
+            raise Fault("needs.cuda" if needs else f"fault.{rival.role}", detail) from None
 
     async def _breathe(self) -> None:
         if self._turn is not None:

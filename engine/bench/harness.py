@@ -243,6 +243,8 @@ def serve(channel: socket.socket, inputs: Arena, outputs: Arena, folder: str) ->
     except BaseException as error:  # noqa: BLE001  the candidate's border
         status = status_of(error)
         send(pack([(wire.IMPORT if status == wire.RAISED else status, 0)], [], describe(error)))
+        while channel.recv(4096):  # nothing more is asked of this process; it ends with its channel
+            pass
         os._exit(0)
     send(pack([(wire.OK, 0)], [], caller.clock_name.encode()))
     try:

@@ -30,6 +30,7 @@ from engine.bench.admission import Probe
 from engine.bench.judge_compare import Replays, judge_call, probe
 from engine.bench.digest import Digest, unsigned
 from engine.bench.layout import workload_spec
+from engine.bench.reasons import asks_for_cuda
 from engine.errors import BadInput, Fault
 from engine.problems.axes import resolve_axes, shape_of
 from engine.problems.distributions import Draw, role_of
@@ -319,8 +320,7 @@ def poison_of(dtype: str) -> int:
 def foreign_fault(what: str, error: Exception) -> JudgeFault:
     """``needs.cuda`` where the problem's code asks for a GPU that is not there, else ``fault.reference``."""
     text = " ".join(f"{type(error).__name__}: {error}".split())[:600]
-    cuda_words = ("CUDA", "NVIDIA driver", "_scaled_mm", "cuda", "cudnn")
-    if not torch.cuda.is_available() and any(word in text for word in cuda_words):
+    if not torch.cuda.is_available() and asks_for_cuda(text):
         return JudgeFault("needs.cuda", f"{what} without a GPU: {text}")
     return JudgeFault("fault.reference", f"{what}: {text}")
 

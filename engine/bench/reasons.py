@@ -43,6 +43,14 @@ _PREFIX_STATUS = {
 }
 
 
+_CUDA_WORDS = ("CUDA", "NVIDIA driver", "_scaled_mm", "cuda", "cudnn")
+
+
+def asks_for_cuda(text: str) -> bool:
+    """Whether an error of a problem's own code, on a machine without a GPU, says that it needs one."""
+    return any(word in text for word in _CUDA_WORDS)
+
+
 def status_of(reason: str) -> str:
     """The SOL-ExecBench status of a reason code."""
     if not reason:
