@@ -21,6 +21,7 @@ from engine.proposers.base import Context, Exhausted, Incumbent, MemoryEntry, Pa
 from engine.proposers.recipes.choice import RECIPE, Option, ordered
 from engine.proposers.recipes.proposer import fitting, proposal_for
 from engine.proposers.recipes.search import Observed, neighbours, points
+from engine.proposers.recipes.tunables import tunables_of, with_values
 from engine.recipes.match import Fit
 from engine.recipes.model import Parameter, RecipeFile, Restriction
 from engine.recipes.space import every_point, violation
@@ -249,3 +250,67 @@ def test_nothing_heavy_is_imported_for_a_first_proposal(tmp_path: Path) -> None:
     code = f"import sys, engine.proposers.recipes; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+TUNED = """\
+import torch
+
+BLOCK = 128  # tune: 32, 64, 128, 256
+ALPHA = 0.5  # a constant that nobody declared
+STEP = 2     # tune: 1, 2, 4
+
+def run(x, weight):
+    return x * weight
+"""
+
+
+def test_constants_that_their_author_declared_are_tuned_and_nothing_else_changes(bundled: Problem) -> None:
+    from engine.problems.solution_io import solution_from_source
+
+    solution = solution_from_source(TUNED, bundled, name="llm-57")
+    assert [(t.name, t.value, t.choices) for t in tunables_of(solution)] == [
+        ("BLOCK", 128, (32, 64, 128, 256)),
+        ("STEP", 2, (1, 2, 4)),
+    ]
+    sibling = Incumbent(
+        agent="2", number=57, solution=solution, latency_ms=0.5, speedup=2.0, strategy="tiling-pipelining"
+    )
+    taken = {solution_sha(solution)}
+    seen = set()
+    for position in range(1, 12):
+        proposal = proposal_for(context(bundled, position=position, siblings=(sibling,), taken=taken), {})
+        assert proposal.parameters[RECIPE] == "tune-57" and proposal.family == "tuning"
+        text = proposal.solution.entry_source
+        assert (
+            text.replace(f"BLOCK = {proposal.parameters['BLOCK']} ", "BLOCK = 128 ").replace(
+                f"STEP = {proposal.parameters['STEP']} ", "STEP = 2 "
+            )
+            == TUNED
+        )
+        seen.add((proposal.parameters["BLOCK"], proposal.parameters["STEP"]))
+        taken.add(solution_sha(proposal.solution))
+    assert len(seen) == 11, "every other combination once"
+    with pytest.raises(Exhausted):
+        proposal_for(context(bundled, position=12, siblings=(sibling,), taken=taken), {})
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["BLOCK = compute()  # tune: 1, 2", "BLOCK = 128  # tune: 128", "BLOCK = 128  # tune: a, b",
+     "x = 1; y = 2  # tune: 1, 2 or so",
+     "BLOCK = 128"],
+)  # fmt: skip
+def test_a_line_that_declares_nothing_usable_is_left_alone(bundled: Problem, line: str) -> None:
+    from engine.problems.solution_io import solution_from_source
+
+    assert tunables_of(solution_from_source(f"{line}\n{line}\n", bundled, name="x")) == []
+
+
+def test_a_cuda_constant_is_tuned_too(bundled: Problem) -> None:
+    from engine.problems.solution import Solution, SolutionSpec, SourceFile
+
+    text = "constexpr int kBlock = 64;  // tune: 32, 64\nvoid run() {}\n"
+    spec = SolutionSpec(languages=["cuda_cpp"], entry_point="k.cu::run")
+    solution = Solution("k", "d", "a", spec, [SourceFile("k.cu", text)])
+    (tunable,) = tunables_of(solution)
+    assert with_values(solution, [tunable], {"kBlock": 32}).entry_source == text.replace("= 64;", "= 32;")

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from engine.problems.solution import Solution, solution_sha
 from engine.proposers.base import Context, Exhausted, LiveSink, Proposal, UnusableReply
 from engine.proposers.recipes.choice import RECIPE, Option, ordered
 from engine.proposers.recipes.search import Observed, Point, observed, points
+from engine.proposers.recipes.tunables import space_of, tunables_of, with_values
 from engine.recipes.match import Fit, match_all
-from engine.recipes.model import load_recipes
+from engine.recipes.model import RecipeFile, load_recipes
 from engine.recipes.render import describe, render
 from engine.recipes.tracing import prepare
 from engine.records import AgentState, Evaluation, Mode, Outcome
@@ -72,21 +75,31 @@ async def fitting(session: Session) -> dict[str, Fit]:
     return {fit.recipe.name: fit for fit in fits}
 
 
-def proposal_for(context: Context, fits: dict[str, Fit]) -> Proposal:
+@dataclass(frozen=True)
+class Material:
+    """Something with a search space: a recipe that fits, or a solution whose constants may be tuned."""
+
+    file: RecipeFile
+    skill: str
+    facts: Mapping[str, Any]
+    render: Callable[[Point], Solution]
+    describe: Callable[[Point], tuple[str, str]]
+
+    @property
+    def option(self) -> Option:
+        return Option(name=self.file.name, skill=self.skill, family=self.file.family, cost=self.file.cost)
+
+
+def proposal_for(context: Context, fits: Mapping[str, Fit]) -> Proposal:
     """What to try at ``context.position``: decided by the context alone. Imports optuna once it has data.
 
     Raises:
         Exhausted: every point of every fitting recipe was tried, or none fits.
     """
     rng = random.Random(f"recipes/{context.seed}/{context.agent}/{context.position}")
-    options = [
-        Option(
-            name=fit.recipe.name, skill=fit.recipe.skill, family=fit.recipe.file.family, cost=fit.recipe.file.cost
-        )
-        for fit in fits.values()
-    ]
+    materials = {m.file.name: m for m in (*map(_of_fit, fits.values()), *_to_tune(context))}
     order = ordered(
-        options,
+        [material.option for material in materials.values()],
         context.history,
         strategy=context.strategy,
         mode=context.mode,
@@ -96,42 +109,78 @@ def proposal_for(context: Context, fits: dict[str, Fit]) -> Proposal:
         traps=context.traps,
     )
     for option in order:
-        found = _new_point(context, fits[option.name], rng)
+        found = _new_point(context, materials[option.name], rng)
         if found is not None:
-            return _proposal(fits[option.name], *found)
-    what = f"{len(fits)} recipes have no point left" if fits else "no recipe fits this problem"
+            return _proposal(materials[option.name], *found)
+    what = f"{len(materials)} recipes have no point left" if materials else "no recipe fits this problem"
     raise Exhausted(what)
 
 
-def _new_point(context: Context, fit: Fit, rng: random.Random) -> tuple[Point, Solution] | None:
+def _of_fit(fit: Fit) -> Material:
+    return Material(
+        file=fit.recipe.file,
+        skill=fit.recipe.skill,
+        facts=fit.facts,
+        render=partial(render, fit),
+        describe=partial(describe, fit),
+    )
+
+
+def _to_tune(context: Context) -> list[Material]:
+    """Faster siblings' and the agent's own best, where their author declared constants tunable."""
+    found = []
+    for incumbent in (*context.siblings, context.best):
+        tunables = tunables_of(incumbent.solution)
+        if not tunables:
+            continue
+        number, names = incumbent.number, ", ".join(t.name for t in tunables)
+        hypothesis = f"Other values of {names} suit this device better than those that #{number} was written with."
+        found.append(
+            Material(
+                file=space_of(f"tune-{number}", tunables),
+                skill=incumbent.strategy or context.strategy,
+                facts={},
+                render=partial(with_values, incumbent.solution, tunables),
+                describe=partial(_said, (hypothesis, "A few percent, without a change of the algorithm.")),
+            )
+        )
+    return found
+
+
+def _said(words: tuple[str, str], point: Point) -> tuple[str, str]:
+    return words
+
+
+def _new_point(context: Context, material: Material, rng: random.Random) -> tuple[Point, Solution] | None:
     """The first point whose source is new to the campaign."""
-    seen = observed(fit.recipe.file, context.history) + _from_siblings(context, fit)
-    seed = int.from_bytes(hashlib.sha256(f"{rng.random()}/{fit.recipe.name}".encode()).digest()[:4], "big")
+    name = material.file.name
+    seen = observed(material.file, context.history) + _from_siblings(context, name)
+    seed = int.from_bytes(hashlib.sha256(f"{rng.random()}/{name}".encode()).digest()[:4], "big")
     local = context.mode is Mode.REFINE and context.position % 2 == 0
-    for point in points(fit.recipe.file, fit.facts, seen, seed=seed, local=local):
-        solution = render(fit, point)
+    for point in points(material.file, dict(material.facts), seen, seed=seed, local=local):
+        solution = material.render(point)
         if solution_sha(solution) not in context.taken:
             return point, solution
     return None
 
 
-def _from_siblings(context: Context, fit: Fit) -> list[Observed]:
+def _from_siblings(context: Context, recipe: str) -> list[Observed]:
     """Faster siblings' points of the same recipe: read, never written."""
     return [
         Observed(point=sibling.parameters, latency_ms=sibling.latency_ms)
         for sibling in context.siblings
-        if sibling.parameters.get(RECIPE) == fit.recipe.name
+        if sibling.parameters.get(RECIPE) == recipe
     ]
 
 
-def _proposal(fit: Fit, point: Point, solution: Solution) -> Proposal:
-    hypothesis, predicted = describe(fit, point)
+def _proposal(material: Material, point: Point, solution: Solution) -> Proposal:
+    hypothesis, predicted = material.describe(point)
     return Proposal(
         solution=solution,
-        strategy=fit.recipe.skill,
-        family=fit.recipe.file.family,
+        strategy=material.skill,
+        family=material.file.family,
         hypothesis=hypothesis,
         predicted_change=predicted,
         reflection=hypothesis,
-        parameters={RECIPE: fit.recipe.name, **point},
+        parameters={RECIPE: material.file.name, **point},
     )
