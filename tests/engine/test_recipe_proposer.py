@@ -314,3 +314,22 @@ def test_a_cuda_constant_is_tuned_too(bundled: Problem) -> None:
     solution = Solution("k", "d", "a", spec, [SourceFile("k.cu", text)])
     (tunable,) = tunables_of(solution)
     assert with_values(solution, [tunable], {"kBlock": 32}).entry_source == text.replace("= 64;", "= 32;")
+
+
+def test_winners_on_different_shapes_are_put_together(bundled: Problem) -> None:
+    from engine.launch import reference_solution
+    from engine.problems.solution_io import solution_from_source
+    from engine.recipes.dispatch import Measured
+
+    uuids = [workload.uuid for workload in bundled.workloads]
+    reference = reference_solution(bundled)
+    other = solution_from_source(bundled.definition.reference + "\n\nX = 1\n", bundled, name="other")
+    one = Measured(label="#3", solution=reference, latencies_ms={u: 1.0 + (u == uuids[0]) for u in uuids})
+    two = Measured(label="#5", solution=other, latencies_ms={u: 2.0 - (u == uuids[0]) for u in uuids})
+    proposal = proposal_for(context(bundled), {}, [one, two])
+    assert proposal.family == "dispatch" and "#3" in proposal.hypothesis and "#5" in proposal.hypothesis
+    assert check(proposal.solution, bundled).ok, check(proposal.solution, bundled).detail
+    with pytest.raises(Exhausted):
+        proposal_for(context(bundled, taken={solution_sha(proposal.solution)}), {}, [one, two])
+    with pytest.raises(Exhausted):
+        proposal_for(context(bundled), {}, [one])

@@ -19,12 +19,13 @@ HOPELESS = 2
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """One recipe that fits the problem. ``cost`` is the expense of a try, small is cheap."""
+    """One recipe that fits the problem. ``cost`` is the expense of a try; ``free``: of use under any strategy."""
 
     name: str
     skill: str
     family: str
     cost: int
+    free: bool = False
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +76,7 @@ def ordered(
             (record.tries >= HOPELESS and not record.correct) or _trapped(option, record, traps),
             leaving,
             not (line and was_last),
-            option.skill != strategy,
+            option.skill != strategy and not option.free,
             record.tries > 0,
             not (mode is Mode.REFINE and not explore and option.name == fastest),
             option.cost - (1 if _won(option, wins) else 0),

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from engine.problems.solution import Solution, solution_sha
 from engine.proposers.base import Context, Exhausted, LiveSink, Proposal, UnusableReply
-from engine.proposers.recipes.choice import RECIPE, Option, ordered
+from engine.proposers.recipes.choice import RECIPE, ordered
+from engine.proposers.recipes.materials import Material, measured_candidates, of_fit, to_dispatch, to_tune
 from engine.proposers.recipes.search import Observed, Point, observed, points
-from engine.proposers.recipes.tunables import space_of, tunables_of, with_values
+from engine.recipes.dispatch import Measured
 from engine.recipes.match import Fit, match_all
-from engine.recipes.model import RecipeFile, load_recipes
-from engine.recipes.render import describe, render
+from engine.recipes.model import load_recipes
 from engine.recipes.tracing import prepare
 from engine.records import AgentState, Evaluation, Mode, Outcome
 
@@ -48,7 +46,8 @@ class RecipeProposer:
         live.state(AgentState.PROPOSING, "matching recipes")
         fits = await self._recipes()
         live.state(AgentState.PROPOSING, f"{len(fits)} recipes fit")
-        return await asyncio.to_thread(proposal_for, context, fits)
+        measured = measured_candidates(context, self._session.reader)
+        return await asyncio.to_thread(proposal_for, context, fits, measured)
 
     async def judged(
         self, proposal: Proposal, outcome: Outcome, evaluation: Evaluation | None, reason: str
@@ -75,29 +74,17 @@ async def fitting(session: Session) -> dict[str, Fit]:
     return {fit.recipe.name: fit for fit in fits}
 
 
-@dataclass(frozen=True)
-class Material:
-    """Something with a search space: a recipe that fits, or a solution whose constants may be tuned."""
+def proposal_for(context: Context, fits: Mapping[str, Fit], measured: Sequence[Measured] = ()) -> Proposal:
+    """What to try at ``context.position``: decided by its arguments alone. Imports optuna once it has data.
 
-    file: RecipeFile
-    skill: str
-    facts: Mapping[str, Any]
-    render: Callable[[Point], Solution]
-    describe: Callable[[Point], tuple[str, str]]
-
-    @property
-    def option(self) -> Option:
-        return Option(name=self.file.name, skill=self.skill, family=self.file.family, cost=self.file.cost)
-
-
-def proposal_for(context: Context, fits: Mapping[str, Fit]) -> Proposal:
-    """What to try at ``context.position``: decided by the context alone. Imports optuna once it has data.
+    ``measured`` are correct candidates with their latencies by workload.
 
     Raises:
         Exhausted: every point of every fitting recipe was tried, or none fits.
     """
     rng = random.Random(f"recipes/{context.seed}/{context.agent}/{context.position}")
-    materials = {m.file.name: m for m in (*map(_of_fit, fits.values()), *_to_tune(context))}
+    found = (*map(of_fit, fits.values()), *to_tune(context), *to_dispatch(context, measured))
+    materials = {material.file.name: material for material in found}
     order = ordered(
         [material.option for material in materials.values()],
         context.history,
@@ -109,46 +96,11 @@ def proposal_for(context: Context, fits: Mapping[str, Fit]) -> Proposal:
         traps=context.traps,
     )
     for option in order:
-        found = _new_point(context, materials[option.name], rng)
-        if found is not None:
-            return _proposal(materials[option.name], *found)
+        new = _new_point(context, materials[option.name], rng)
+        if new is not None:
+            return _proposal(materials[option.name], *new)
     what = f"{len(materials)} recipes have no point left" if materials else "no recipe fits this problem"
     raise Exhausted(what)
-
-
-def _of_fit(fit: Fit) -> Material:
-    return Material(
-        file=fit.recipe.file,
-        skill=fit.recipe.skill,
-        facts=fit.facts,
-        render=partial(render, fit),
-        describe=partial(describe, fit),
-    )
-
-
-def _to_tune(context: Context) -> list[Material]:
-    """Faster siblings' and the agent's own best, where their author declared constants tunable."""
-    found = []
-    for incumbent in (*context.siblings, context.best):
-        tunables = tunables_of(incumbent.solution)
-        if not tunables:
-            continue
-        number, names = incumbent.number, ", ".join(t.name for t in tunables)
-        hypothesis = f"Other values of {names} suit this device better than those that #{number} was written with."
-        found.append(
-            Material(
-                file=space_of(f"tune-{number}", tunables),
-                skill=incumbent.strategy or context.strategy,
-                facts={},
-                render=partial(with_values, incumbent.solution, tunables),
-                describe=partial(_said, (hypothesis, "A few percent, without a change of the algorithm.")),
-            )
-        )
-    return found
-
-
-def _said(words: tuple[str, str], point: Point) -> tuple[str, str]:
-    return words
 
 
 def _new_point(context: Context, material: Material, rng: random.Random) -> tuple[Point, Solution] | None:
