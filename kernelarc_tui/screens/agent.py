@@ -68,6 +68,7 @@ class AgentHead(Painted):
 
 
 class AgentScreen(CampaignScreen):
+    AUTO_FOCUS = "#stream"
     BINDING_GROUP_TITLE = "Agent"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("right_square_bracket", "step(1)", "Next", show=False, id="agent.next", tooltip="the next agent"),
@@ -108,7 +109,6 @@ class AgentScreen(CampaignScreen):
             self.query_one(f"#{name}").add_class("pane")
         super().on_mount()
         self._open(self.agent)
-        self.query_one("#stream").focus()
 
     def _open(self, agent: str) -> None:
         self.agent = agent

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 
 from engine.records import CampaignState
 from engine.store.summary import AgentSummary
 from kernelarc_tui.safe import one_line
+from kernelarc_tui.screens.base import SizedScreen
 from kernelarc_tui.view import View, label_of
 from kernelarc_tui.widgets.keyline import KeyLine
 
@@ -22,7 +22,7 @@ Hint = tuple[str, str, str]
 ALL = "*"
 
 
-class CampaignScreen(Screen[None]):
+class CampaignScreen(SizedScreen):
     """Subclasses implement :meth:`show_view` and, where they have one, :meth:`chosen_agent` and ``hints``."""
 
     BINDING_GROUP_TITLE = "Campaign"

@@ -187,10 +187,10 @@ class CandidateScreen(CampaignScreen):
             shown = self.query_one(WorkloadTable)
             results = self.loaded.evaluation.workloads if self.loaded and self.loaded.evaluation else []
             shown.show(results, self._shapes())
-            shown.focus()
+            self.set_focus(shown)
             self.query_one(TabRow).pick(index)
         else:
-            self.query_one("#text").focus()
+            self.set_focus(self.query_one("#text"))
             self.show_text(index)
 
     @work(group="text", exclusive=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 
 from engine.errors import KernelArcError, StoreError
 from engine.records import CampaignState
@@ -18,6 +17,7 @@ from kernelarc_tui import clock, fmt
 from kernelarc_tui.glyphs import STATES
 from kernelarc_tui.paint import Line
 from kernelarc_tui.safe import one_line
+from kernelarc_tui.screens.base import SizedScreen
 from kernelarc_tui.widgets.keyline import KeyLine
 from kernelarc_tui.widgets.painted import Painted, retitle
 from kernelarc_tui.widgets.row_list import RowList
@@ -144,7 +144,8 @@ class CampaignFacts(Painted):
         return [first, Line().fit(one_line(entry.folder, 300), width, "faint")]
 
 
-class Home(Screen[None]):
+class Home(SizedScreen):
+    AUTO_FOCUS = "#campaigns"
     BINDING_GROUP_TITLE = "Campaigns"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "new", "New", show=False, id="home.new", tooltip="start a campaign"),
@@ -175,7 +176,6 @@ class Home(Screen[None]):
         table = self.query_one(CampaignList)
         table.add_class("pane")
         retitle(table, "campaigns")
-        table.focus()
         self.query_one(KeyLine).show(
             (
                 ("⏎", "open", "screen.open_row"),

@@ -129,6 +129,7 @@ class Lineage(Painted):
 
 
 class LeadersScreen(CampaignScreen):
+    AUTO_FOCUS = "#table"
     BINDING_GROUP_TITLE = "Leaderboard"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -167,7 +168,6 @@ class LeadersScreen(CampaignScreen):
         self.query_one(LeaderTable).add_class("pane")
         super().on_mount()
         self.show_view(self.view)
-        self.query_one(LeaderTable).focus()
 
     def show_view(self, view: View) -> None:
         table = self.query_one(LeaderTable)

@@ -30,6 +30,7 @@ LEFT = ("plot", "stream")
 
 
 class Live(CampaignScreen):
+    AUTO_FOCUS = "#agents"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", show=False, id="live.filter", tooltip="filter the outcome stream"),
         Binding(
@@ -74,7 +75,6 @@ class Live(CampaignScreen):
         for name in ("plot", "stream", "agents", "device", "memory"):
             self.query_one(f"#{name}").add_class("pane")
         super().on_mount()
-        self.query_one(AgentsTable).focus()
         stream = self.query_one(OutcomeStream)
         stream.attach(self.session.feed(FeedFilter()), self.view.summary)
         self.show_view(self.view)
@@ -145,7 +145,7 @@ class Live(CampaignScreen):
         pane = self.query_one(f"#{name}")
         if self.has_class("zoomed"):
             self._zoom(name)
-        pane.focus()
+        self.set_focus(pane)  # at once: the next key may be waiting already
 
     def action_zoom(self) -> None:
         if self.has_class("zoomed"):

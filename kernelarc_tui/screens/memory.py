@@ -63,6 +63,7 @@ def _words(entry: MemoryRow) -> str:
 
 
 class MemoryScreen(CampaignScreen):
+    AUTO_FOCUS = "#entries"
     BINDING_GROUP_TITLE = "Memory"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", show=False, id="memory.filter", tooltip="only entries with a text"),
@@ -107,7 +108,6 @@ class MemoryScreen(CampaignScreen):
         super().on_mount()
         self.show_view(self.view)
         entries = self.query_one(MemoryPanel)
-        entries.focus()
         for index, entry in enumerate(entries.entries):
             if entry.id == self._start_at:
                 entries.move_to(index)

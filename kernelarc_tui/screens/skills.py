@@ -64,6 +64,7 @@ class SkillList(RowList):
 
 
 class SkillsScreen(CampaignScreen):
+    AUTO_FOCUS = "#skills"
     BINDING_GROUP_TITLE = "Skills"
     hints: ClassVar[tuple[Hint, ...]] = (
         ("j k", "choose", ""),
@@ -82,7 +83,6 @@ class SkillsScreen(CampaignScreen):
         self.query_one("#skills").add_class("pane")
         self.query_one("#detail").add_class("pane")
         super().on_mount()
-        self.query_one(SkillList).focus()
         self.read()
 
     def show_view(self, view: View) -> None:
