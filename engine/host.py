@@ -18,7 +18,7 @@ from engine.bench.api import OpenBench
 from engine.campaign import BuildProposer, Launcher
 from engine.commands import Commands
 from engine.control.server import ControlServer
-from engine.errors import BadInput, KernelArcError
+from engine.errors import BadInput, KernelArcError, StoreError
 from engine.problems.load import problem_from_json
 from engine.proposers import build_proposer
 from engine.records import CampaignState, StopReason
@@ -30,6 +30,7 @@ from engine.store.summary import Summary
 from engine.store.writer import StoreWriter
 from engine.watch import MachineWatch
 
+REPORT_FILE = "report.txt"
 INTERRUPTED = 130
 CLOSE_LIMIT_S = 20.0
 
@@ -72,7 +73,19 @@ async def serve(
             finally:
                 await watch.close()
                 await server.close()
+            write_report(session)
             return session.summary
+
+
+def write_report(session: Session) -> None:
+    """``report.txt`` in the campaign's folder: what the search came to, readable without this program."""
+    from engine.reports.report import build_report, report_text
+
+    try:
+        text = report_text(build_report(session.reader, session.folder))
+        (session.folder / REPORT_FILE).write_text(text + "\n", encoding="utf-8")
+    except (OSError, StoreError) as error:
+        log.error("the report was not written: %s", error)
 
 
 @asynccontextmanager

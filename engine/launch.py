@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import engine
 from engine import paths
@@ -17,7 +18,7 @@ from engine.config import CampaignConfig
 from engine.control.client import command, send
 from engine.errors import BadInput, Fault, KernelArcError
 from engine.guard.stop import split_budget
-from engine.presets import absolute_sources, labelled, margin_of, preset, resolve
+from engine.presets import absolute_sources, labelled, margin_of
 from engine.problems.load import problem_to_json
 from engine.problems.model import Problem
 from engine.problems.solution import Solution
@@ -32,8 +33,6 @@ from engine.store.summary import Summary
 __all__ = [
     "check_resumable",
     "create_campaign",
-    "preset",
-    "resolve",
     "run_foreground",
     "start_detached",
 ]
@@ -119,11 +118,11 @@ def start_detached(folder: Path, arguments: list[str] | None = None) -> None:
     _await_answer(folder, process, before)
 
 
-def run_foreground(folder: Path, on_event: Callable[[Stored], None]) -> Summary:
+def run_foreground(folder: Path, on_event: Callable[[Stored], None], **parts: Any) -> Summary:
     """Run (or resume) the campaign in this process until it ends; ``on_event`` sees every decision in order.
 
     A first SIGINT stops the campaign in order and raises ``KeyboardInterrupt`` when it has ended; a second one
-    ends at once and leaves it interrupted.
+    ends at once and leaves it interrupted. ``parts`` replace the engine's ``bench`` and ``proposers``.
     """
     from engine.host import with_signals
 
@@ -132,7 +131,7 @@ def run_foreground(folder: Path, on_event: Callable[[Stored], None]) -> Summary:
     async def run() -> Summary:
         follower = asyncio.create_task(_follow(folder, on_event))
         try:
-            return await with_signals(folder, end_when_stuck=True, interrupted=lambda: asked.append(True))
+            return await with_signals(folder, end_when_stuck=True, interrupted=lambda: asked.append(True), **parts)
         finally:
             follower.cancel()
             await asyncio.wait({follower})

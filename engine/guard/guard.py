@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import msgspec
@@ -137,7 +138,7 @@ class Guard:
         session = self._session
         incumbent = session.incumbent(best, submission.agent).solution
         noise = session.baselines.noise
-        async with session.door.entered():
+        async with self._inside(submission):
             evaluation = await session.bench.evaluate(
                 solution, self._plan, incumbent, self._sink(submission, confirming=False)
             )
@@ -146,12 +147,21 @@ class Guard:
         if decision.outcome is not Outcome.KEEP:
             return decision, evaluation
         self._live(submission, Live.CONFIRMING)
-        async with session.door.entered():
+        async with self._inside(submission):
             again = await session.bench.evaluate(
                 solution, self._plan.final(), incumbent, self._sink(submission, confirming=True)
             )
         again = graded(again, session.scale)
         return keep.confirm(decision, again, session.margin, noise), again
+
+    @asynccontextmanager
+    async def _inside(self, submission: Submission) -> AsyncIterator[None]:
+        """Through the bench's door; while the campaign is paused the candidate waits in front of it."""
+        door = self._session.door
+        if not door.is_open:
+            self._live(submission, Live.PAUSED, "its candidate waits for the device")
+        async with door.entered():
+            yield
 
     async def _settle(
         self, submission: Submission, solution: Solution | None, decision: Decision, evaluation: Evaluation | None
@@ -313,8 +323,8 @@ class Guard:
 
         return show
 
-    def _live(self, submission: Submission, state: Live) -> None:
-        self._session.writer.live(submission.agent, state=state.value, detail="")
+    def _live(self, submission: Submission, state: Live, detail: str = "") -> None:
+        self._session.writer.live(submission.agent, state=state.value, detail=detail)
 
 
 def _past(submission: Submission, decision: Decision, evaluation: Evaluation | None) -> PastCandidate:

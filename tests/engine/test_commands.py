@@ -27,7 +27,9 @@ async def test_pause_gives_the_device_back_and_resume_goes_on(lab) -> None:
     calls = campaign.bench.calls
     await asyncio.sleep(0.15)
     assert campaign.bench.calls == calls, "nobody benches while paused"
-    assert campaign.live("1").state in ("paused", "gating", "proposing", "recalling")
+    async with asyncio.timeout(5):
+        while {campaign.live(agent).state for agent in ("1", "2")} != {"paused"}:
+            await asyncio.sleep(0.05)
     again = await campaign.order("pause")
     assert not again.ok and "already" in again.text
     before = (await campaign.until(lambda s: True)).candidates
@@ -213,5 +215,22 @@ async def test_a_repeated_command_is_carried_out_once_and_every_answer_is_an_eve
     answered = campaign.events(ev.CommandAnswered)
     assert [(e.verb, e.ok) for e in answered] == [("hint", True), ("hint", False)]
     assert len(campaign.events(ev.HintGiven)) == 1
+    await campaign.order("stop")
+    await task
+
+
+async def test_a_candidate_measured_against_a_vetoed_best_is_measured_again(lab) -> None:
+    replies = ["ms=0.5", *[f"ms=0.9 n={i}" for i in range(40)]]
+    campaign = lab(in_order(replies), delay_s=0.15, **{**LONG, "candidates": 41})
+    task = campaign.start()
+    await campaign.until(lambda s: s.best == 1)
+    calls = campaign.bench.calls
+    async with asyncio.timeout(5):
+        while campaign.bench.calls == calls or not campaign.bench.inside:
+            await asyncio.sleep(0.005)
+    assert (await campaign.order("veto", number=1)).ok
+    await campaign.until(lambda s: s.candidates >= 2)
+    second = campaign.events(ev.Verdict)[1]
+    assert second.outcome == "KEEP", "0.9 ms is slower than the vetoed 0.5 ms, but faster than the seed"
     await campaign.order("stop")
     await task

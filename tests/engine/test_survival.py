@@ -26,11 +26,11 @@ MAIN = Path(__file__).resolve().parent.parent / "fixtures" / "engine_main.py"
 KILLS = 20
 
 
-def start(folder: Path, delay_s: float) -> subprocess.Popen[bytes]:
+def start(folder: Path, delay_s: float, *more: str) -> subprocess.Popen[bytes]:
     env = {**os.environ, "FAKE_DELAY_S": str(delay_s)}
     with (folder / "engine.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, str(MAIN), str(folder)],
+            [sys.executable, str(MAIN), str(folder), *more],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -194,3 +194,65 @@ def test_an_engine_that_cannot_start_says_why(problem, tmp_path) -> None:  # typ
     (folder / "campaign.db").write_bytes(b"not a database at all, " * 400)
     with pytest.raises(KernelArcError, match="not a KernelArc campaign database"):
         start_detached(folder)
+
+
+def lines_of(folder: Path) -> list[tuple[int, str]]:
+    printed = [line.split() for line in (folder / "engine.log").read_text().splitlines()]
+    return [(int(words[0]), words[1]) for words in printed if len(words) == 2 and words[0].isdigit()]
+
+
+def test_in_the_foreground_every_decision_is_shown_once_and_in_order(problem) -> None:  # type: ignore[no-untyped-def]
+    config = resolve({"candidates": 30, "agents": 2, "draft_after": 3, "stop_after": 1000})
+    folder = create_campaign(config, problem, None, "foreground")
+    assert start(folder, 0.0, "foreground").wait(timeout=30) == 0
+    shown = lines_of(folder)
+    with StoreReader(folder) as reader:
+        stored = [(s.seq, type(s.event).__name__) for s in reader.events(1, 10_000)]
+    assert shown == stored and shown[-1][1] == "CampaignEnded"
+    assert "scale_rows" in (folder / "report.txt").read_text()
+
+
+def test_an_interrupt_in_the_foreground_stops_in_order_and_a_second_one_at_once(problem) -> None:  # type: ignore[no-untyped-def]
+    config = resolve({"candidates": 1000, "agents": 2, "draft_after": 3, "stop_after": 10_000})
+    folder = create_campaign(config, problem, None, "interrupted-once")
+    process = start(folder, 0.02, "foreground")
+    wait_for(lambda: candidates(folder) >= 3)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) == 130
+    assert lines_of(folder)[-1][1] == "CampaignEnded"
+    with StoreReader(folder) as reader:
+        assert reader.summary().state is CampaignState.STOPPED
+
+    folder = create_campaign(config, problem, None, "interrupted-before-it-began")
+    process = start(folder, 5.0, "foreground")
+    wait_for(lambda: bool(pids(folder)))
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) == 130
+    assert not alive(process.pid)
+
+
+def test_resume_goes_on_with_a_campaign_that_was_paused_when_its_engine_died(problem) -> None:  # type: ignore[no-untyped-def]
+    config = resolve({"candidates": 40, "agents": 2, "draft_after": 3, "stop_after": 1000})
+    folder = create_campaign(config, problem, None, "paused")
+    process = start(folder, 0.05)
+    wait_for(lambda: candidates(folder) >= 2)
+    assert send(folder, command("pause")).ok
+    assert send(folder, command("hint", text="after the break", agent="1")).ok
+    assert send(folder, command("draft", agent="2")).ok
+    process.kill()
+    process.wait()
+    with StoreReader(folder) as reader:
+        assert reader.summary().state is CampaignState.PAUSED
+        before = {name: agent.candidates for name, agent in reader.summary().agents.items()}
+    assert start(folder, 0.0).wait(timeout=30) == 0
+    with StoreReader(folder) as reader:
+        events = [s.event for s in reader.events(0, 10_000)]
+        rows = reader.candidates_after(0, 100)
+    assert len(rows) == 40
+    delivered = [e for e in events if isinstance(e, ev.HintDelivered)]
+    assert [(e.agent, e.text) for e in delivered] == [("1", "after the break")]
+    opened = [e for e in events if isinstance(e, ev.DraftLineOpened) and e.agent == "2"]
+    assert opened and any(e.forced for e in opened)
+    drafted = next(row for row in rows if row.agent == "2" and row.mode == "draft")
+    assert drafted.position <= before["2"] + 2, "what was asked for before the kill is not forgotten"
