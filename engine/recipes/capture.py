@@ -28,7 +28,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from engine.recipes.graph import REDUCED, Dtype, Op, RawGraph, Ref, Value
+from engine.recipes.graph import REDUCED, Dtype, Op, RawGraph, Ref, Value, refs
 from engine.recipes.tracing import Call, Reply, Request
 
 MEMORY_BYTES = 24 << 30  # of address space: fake tensors need none, the reference may not take more
@@ -55,6 +55,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._numbers: dict[int, int] = {}
         self._alive: list[torch.Tensor] = []
         self._asked = 0
+        self._viewed: set[int] = set()
+        self.inputs: set[int] = set()
 
     def number(self, tensor: torch.Tensor, *, new: bool = False) -> int:
         key = id(tensor)
@@ -81,19 +83,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         named = {k: self.encode(v) for k, v in kwargs.items()}
         real = self._real(func, args, kwargs)
         out = self._fake(func, args, kwargs, real)
-        schema = func._schema
-        written = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
-        self.mutates = self.mutates or written
+        name = func.__name__ if "." in func.__name__ else f"{func.__name__}.default"
+        written = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
+        if written and self._replaceable(func, before):
+            name = name.replace("_.", ".", 1)
+        else:
+            self.mutates = self.mutates or written
         results = [t for t in tree_flatten(out)[0] if isinstance(t, torch.Tensor)]
         outs = [self.number(t, new=written) for t in results]
         known = [t for t in tree_flatten(real)[0] if isinstance(t, torch.Tensor)]
         if len(known) == len(outs):
             self.shadows.update(zip(outs, known, strict=True))
-        name = func.__name__ if "." in func.__name__ else f"{func.__name__}.default"
+        if not written and any(r.alias_info is not None for r in func._schema.returns):
+            self._viewed.update(outs, (n for a in before for n in refs(a)))
         if name == "_local_scalar_dense.default":
             named["answer"] = out
         self.ops.append(Op(name=name, args=before, kwargs=named, outs=outs))
         return out
+
+    def _replaceable(self, func: Any, before: list[Any]) -> bool:
+        """Whether an in-place step can be read as its plain form: on a fresh tensor that nothing else looks at."""
+        plain = getattr(torch.ops.aten, func.__name__.partition(".")[0].removesuffix("_"), None)
+        target = before[0] if before else None
+        if plain is None or not func.__name__.partition(".")[0].endswith("_") or not isinstance(target, Ref):
+            return False
+        return target.id not in self._viewed and target.id not in self.inputs
 
     def _real(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The same call on real whole-number tensors, where all of its operands are known."""
@@ -198,6 +212,7 @@ def trace(reference: str, call: Call) -> RawGraph:
                     spec = call.tensors[name]
                     tensor = torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
                     inputs[name] = recorder.number(tensor)
+                    recorder.inputs.add(inputs[name])
                     if name in custom and isinstance(custom[name], torch.Tensor):
                         recorder.shadows[inputs[name]] = custom[name]
                     arguments.append(tensor)

@@ -24,7 +24,7 @@ def reduced_axes(node: Node, rank: int) -> list[int]:
         return [axis_of(node.args[1], rank)]
     if node.base in ("native_layer_norm", "_fused_rms_norm"):
         return list(range(rank - len(node.args[1]), rank))
-    if node.op in ("sum.default", "mean.default", "amax.default", "max.default", "min.default"):
+    if node.op in ("sum.default", "mean.default", "max.default", "min.default"):
         return list(range(rank))
     place = 2 if node.base == "linalg_vector_norm" else 1
     given = node.args[place] if len(node.args) > place else None

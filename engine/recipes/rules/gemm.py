@@ -166,6 +166,10 @@ def library_epilogue(product: Product, dtype: str) -> tuple[str | None, str | No
     for statement in product.epilogue.statements:
         if statement.kind in ("load", "store"):
             continue
+        source = statement.args[0] if statement.op == "cast" else None
+        if isinstance(source, Var) and source in made and made[source].kind == "load":
+            made[statement.var] = made[source]  # widened for the sum: still the input itself
+            continue
         if activation or statement.kind != "point" or current not in statement.args:
             raise Unsupported("the epilogue is more than a residual, a bias and an activation")
         others = [a for a in statement.args if a != current]

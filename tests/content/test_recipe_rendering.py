@@ -1,0 +1,71 @@
+"""Every recipe on every bundled problem that it fits: complete, through the gate, the same each time."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from engine.guard.gate import check
+from engine.problems.model import Problem
+from engine.recipes.match import Fit, match_all
+from engine.recipes.model import Recipe
+from engine.recipes.render import describe, render
+from engine.recipes.space import starting_points
+from engine.recipes.subject import Subject
+from tests.content.helpers import CPU, H200, TASKS, traced
+
+PROMISED = {
+    "attention_output_projection_residual_bf16": {"triton-gemm", "triton-gemm-tma", "cublaslt-epilogue"},
+    "cross_entropy_v128k_bf16": {"triton-rows-looped"},
+    "fused_add_rmsnorm_bf16": {"triton-rows", "triton-rows-looped"},
+    "gemm_bf16_4096": {"triton-gemm", "triton-gemm-tma", "cublaslt-epilogue"},
+    "gqa_paged_prefill_causal_h32_kv4_d128_bf16": {"triton-varlen-attention"},
+    "layernorm_h2048_bf16": {"triton-rows"},
+    "moe_swiglu_expert_backward_fp32": {"triton-moe-backward"},
+    "moe_swiglu_expert_backward_small_fp32": {"triton-moe-backward"},
+    "nvfp4_gqa_causal_h40_kv8_d128": {"stitched-stages"},
+    "qk_rmsnorm_h24_d128_bf16": {"triton-rows"},
+    "scaled_softmax_bf16": {"triton-rows", "triton-rows-looped"},
+    "swiglu_bf16": {"triton-rows"},
+    "text_decoder_layer_bf16": {"stitched-stages"},
+    "cross_entropy_fp32": {"row-blocks"},
+    "layernorm_bias_residual_fp32": {"row-blocks"},
+    "linear_gelu_residual_fp32": {"gemm-epilogue-blocks"},
+    "masked_softmax_attention_fp32": {"fused-sdpa"},
+    "rmsnorm_residual_fp32": {"row-blocks"},
+    "swiglu_fp32": {"row-blocks"},
+}
+
+
+@pytest.fixture(scope="module")
+def subjects(tasks: dict[str, Problem]) -> dict[str, Subject]:
+    return {n: traced(p, CPU if n.endswith("_fp32") and "moe" not in n else H200) for n, p in tasks.items()}
+
+
+@pytest.mark.parametrize("name", [p.name for p in TASKS])
+def test_fitting_recipes_render_to_solutions_that_pass_the_gate(
+    name: str, subjects: dict[str, Subject], recipes: dict[str, Recipe], tasks: dict[str, Problem]
+) -> None:
+    fits, misfits = match_all(recipes.values(), subjects[name])
+    assert {f.recipe.name for f in fits} >= PROMISED[name], misfits
+    assert all(m.why and "Error" not in m.why for m in misfits)
+    for fit in fits:
+        points = starting_points(fit.recipe.file, fit.facts)
+        assert points, fit.recipe.name
+        for point in points:
+            solution = render(fit, point)
+            if solution.entry_file.endswith(".py"):
+                ast.parse(solution.entry_source)
+            result = check(solution, tasks[name])
+            assert result.ok, (fit.recipe.name, point, result.reason, result.detail)
+            assert all(describe(fit, point))
+
+
+def test_rendering_is_a_function_of_the_point(subjects: dict[str, Subject], recipes: dict[str, Recipe]) -> None:
+    fits, _ = match_all(recipes.values(), subjects["fused_add_rmsnorm_bf16"])
+    fit = next(f for f in fits if f.recipe.name == "triton-rows")
+    sources = {render(fit, p).entry_source for p in starting_points(fit.recipe.file, fit.facts)}
+    assert len(sources) == len(starting_points(fit.recipe.file, fit.facts))
+    again = Fit(fit.recipe, fit.subject, fit.facts)
+    assert {render(again, p).entry_source for p in starting_points(fit.recipe.file, fit.facts)} == sources
