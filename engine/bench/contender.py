@@ -16,6 +16,9 @@ from engine.errors import Fault
 from engine.problems.solution import Solution
 
 
+_TIMED_NICE = -15
+
+
 class Failure(Exception):
     """What the candidate did wrong: a stable reason code and a text for a person (not yet cleaned)."""
 
@@ -73,7 +76,7 @@ class Contender:
             self.session.layers.update(report.facts)
             self.timer = report.text.decode("ascii", "replace")[:16]
             if self._cores != self.session.cores.work:
-                await self._ask(wire.Affinity(cores=self._cores), 5.0)
+                await self._ask(wire.Affinity(cores=self._cores, nice=self._nice), 5.0)
         except Failure:
             await self.child.close()
             raise
@@ -108,10 +111,15 @@ class Contender:
         report = await self._ask(wire.SaveCache(), 60.0)
         return report.facts.get("cache", "")
 
+    @property
+    def _nice(self) -> int:
+        """While it is timed a process goes before whatever else wants its core, where we may say so."""
+        return _TIMED_NICE if self._cores == self.session.cores.timing else 0
+
     async def pin(self, cores: list[int]) -> None:
         self._cores = cores
         if self.child is not None and self.child.alive:
-            await self._ask(wire.Affinity(cores=cores), 5.0)
+            await self._ask(wire.Affinity(cores=cores, nice=self._nice), 5.0)
 
     async def call(
         self, workload: int, inputs: list[jw.Inputs], filled: jw.Filled, style: int, *, jitter: bool = False

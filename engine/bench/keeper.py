@@ -313,7 +313,7 @@ class Keeper:
             except (EOFError, ConnectionError, wire.ProtocolError):
                 break
             if isinstance(command, wire.Affinity):
-                self.pin(command.cores)
+                self.pin(command.cores, command.nice)
                 report = wire.Report(event="done")
             elif isinstance(command, wire.Load):
                 write_sources(self.scratch, command.sources)
@@ -357,12 +357,13 @@ class Keeper:
             "system-call-filter": layer(fields.get("Seccomp") == "2", "refused by the kernel"),
         }
 
-    def pin(self, cores: list[int]) -> None:
+    def pin(self, cores: list[int], nice: int) -> None:
         for pid in self.everyone():
             with suppress(OSError):
                 for task in os.listdir(f"/proc/{pid}/task"):
                     with suppress(OSError):
                         os.sched_setaffinity(int(task), cores)
+                        os.setpriority(os.PRIO_PROCESS, int(task), nice)
 
 
 def dense_strides(shape: tuple[int, ...]) -> list[int]:

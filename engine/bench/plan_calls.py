@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 
 from engine.bench import judge_wire as jw
@@ -12,13 +13,17 @@ FRESH, REFILLED, HIDDEN = range(3)
 
 FIRST_CALL_S = 120.0  # compilation happens in a first call
 AFTER_TIMEOUT_S = 10.0  # what later workloads get once one has run into its deadline
+_LEAST_S = 0.003  # and not shorter than this
 _BLOCK_S = 0.25  # a timed block is kept about this short
 _SLACK_S = 20.0
 
 
 def block_size(calls: int, min_pairs: int, call_s: float, slots: int) -> int:
-    """k: blocks alternate between k and 2k calls, so ``min_pairs`` of them hold at least ``calls`` calls."""
-    wanted = -(-calls * 2 // (min_pairs * 3))
+    """k: blocks alternate between k and 2k calls, so ``min_pairs`` of them hold at least ``calls`` calls.
+
+    More where calls are short, so that waking up weighs little; fewer where they are long.
+    """
+    wanted = max(-(-calls * 2 // (min_pairs * 3)), math.ceil(_LEAST_S / max(call_s, 1e-6)))
     affordable = int(_BLOCK_S / max(call_s, 1e-6))
     return max(1, min(wanted, affordable, slots // 2))
 

@@ -26,7 +26,9 @@ from engine.problems.model import Problem
 from engine.paths import cache_dir
 from engine.problems.solution import Solution, solution_sha
 
-SLOTS = 8  # calls of one block, at most
+SLOTS = 8  # calls of one block, at most; more where a slot is small
+_MANY_SLOTS = 32
+_SMALL_ARENA = 32 << 20
 _ARENA_BYTES = 512 << 20  # per side and direction; larger problems get fewer slots
 _FIRST_UID = 61000
 _UIDS = 4000
@@ -56,6 +58,12 @@ def compile_cache_dir() -> Path:
     folder = cache_dir() / "compile"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder.resolve()
+
+
+def slots_of(spec: wire.WorkloadSpec) -> int:
+    """Calls that may be in flight: many for small problems, whose blocks would be too short otherwise."""
+    stride = max(spec.input_stride, spec.output_stride)
+    return max(2, min(SLOTS, _ARENA_BYTES // stride), min(_MANY_SLOTS, _SMALL_ARENA // stride))
 
 
 class Session:
@@ -142,9 +150,7 @@ class Session:
                     await helper.stop()
             raise
         self.specs = opened.specs
-        self.slots = [
-            max(2, min(SLOTS, _ARENA_BYTES // max(spec.input_stride, spec.output_stride))) for spec in self.specs
-        ]
+        self.slots = [slots_of(spec) for spec in self.specs]
 
     async def take_side(self) -> Side:
         """Arenas for one more candidate process; given back with :meth:`return_side` and then reused."""

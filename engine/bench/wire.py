@@ -164,7 +164,10 @@ class SaveCache(msgspec.Struct, frozen=True, tag=True):
 
 
 class Affinity(msgspec.Struct, frozen=True, tag=True):
+    """Where every thread of the child runs from now on, and at which niceness (lower than 0 needs root)."""
+
     cores: list[int]
+    nice: int = 0
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
