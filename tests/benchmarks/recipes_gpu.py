@@ -11,12 +11,14 @@ call), median over calls. Not a verdict: no sandbox, one input set.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import fnmatch
 import importlib.util
 import json
 import math
 import os
+import pickle
 import statistics
 import subprocess
 import sys
@@ -269,6 +271,21 @@ class Job:
         return {"error": f"child ended with status {status}"}
 
 
+def traced(request: Request) -> list[Any]:
+    """The traces of one reference, made in a child: fake CUDA tensors open a context, and this one must fork."""
+    path = Path(tempfile.mktemp(prefix="recipe-trace-"))
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            path.write_bytes(pickle.dumps(list(trace_all(request).values())))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    try:
+        return list(pickle.loads(path.read_bytes())) if path.exists() else []
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def main() -> None:
     options = arguments()
     started = time.monotonic()
@@ -282,7 +299,7 @@ def main() -> None:
     for problem in problems(options):
         by_name[problem.name] = problem
         request = Request(reference=problem.definition.reference, calls=calls_for(problem))
-        traces = list(trace_all(request).values())
+        traces = traced(request)
         subject = subject_of(problem, traces, device, problem.definition.op_type or "other")
         fits, misfits = match_all(recipes, subject)
         wanted = [f for f in fits if f.recipe.name not in GENERIC]
