@@ -26,6 +26,7 @@ import sysconfig
 import tempfile
 import time
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -105,9 +106,10 @@ def kernel_ms(call: Callable[[], Any], calls: int = 12) -> tuple[float, float]:
 
 
 def reference_function(problem: Problem) -> Callable[..., Any]:
-    namespace: dict[str, Any] = {"__name__": "reference"}
-    exec(compile(problem.definition.reference, "reference.py", "exec"), namespace)
-    return namespace["run"]  # type: ignore[no-any-return]
+    module = types.ModuleType("reference")  # torch.compile looks the module of a function up by name
+    sys.modules["reference"] = module
+    exec(compile(problem.definition.reference, "reference.py", "exec"), module.__dict__)
+    return module.run  # type: ignore[no-any-return]
 
 
 def as_list(result: Any, names: list[str]) -> list[torch.Tensor]:
@@ -320,14 +322,18 @@ def main() -> None:
 def execute(
     plan: list[tuple[tuple[str, str], Callable[[], Any]]], options: argparse.Namespace, started: float
 ) -> dict[tuple[str, str], Any]:
-    waiting, running, answers = list(plan), [], {}
+    waiting, running, answers = sorted(plan, key=lambda item: alone(item[0])), [], {}
     while waiting or running:
         over = time.monotonic() - started > options.budget_s
         if over:
             for label, _ in waiting:
                 answers[label] = {"error": "out of time"}
             waiting = []
-        while waiting and len(running) < options.jobs:
+        while (
+            waiting
+            and len(running) < options.jobs
+            and not (running and (alone(waiting[0][0]) or alone(running[-1].label)))
+        ):
             label, work = waiting.pop(0)
             running.append(Job(label, work, options.job_s))
         time.sleep(0.05)
@@ -337,6 +343,11 @@ def execute(
                 answers[job.label] = answer
                 running.remove(job)
     return answers
+
+
+def alone(label: tuple[str, str]) -> bool:
+    """Problems whose tensors fill the card: nothing else runs beside them."""
+    return any(word in label[0] for word in ("expert_backward_fp32", "moe_expert_parallel", "paged_prefill"))
 
 
 def report(answers: dict[tuple[str, str], Any], by_name: dict[str, Problem], options: argparse.Namespace) -> None:
