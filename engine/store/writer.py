@@ -258,11 +258,16 @@ class StoreWriter:
     def live(self, agent: str, **fields: Any) -> None:
         """What an agent does now (fields of ``LiveRow``); at most four writes a second reach the disk."""
         self._live.update(agent, fields)
-        self._wake.set()
+        self._wake_up()
 
     def sample(self, sample: Sample) -> None:
         self._samples.add(sample)
-        self._wake.set()
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        """For what may wait: while the disk fails it does not cut the pause between two tries short."""
+        if self.problem is None:
+            self._wake.set()
 
     @property
     def waiting(self) -> int:
@@ -295,18 +300,21 @@ class StoreWriter:
         self._wake.clear()
 
     async def _write_batch(self, *, everything: bool) -> bool:
-        """One round. False if the disk failed."""
+        """One round. False if the disk failed: then nothing but new work, or the pause, brings the next round."""
         batch = self._take(everything=everything)
         if batch is None:
             return True
         done, error = await self._attempt(batch)
         if done is not None:
             self._settle(batch, done)
-            return True
-        if is_trouble(error):
+        elif is_trouble(error):
             self._hold(batch, error)
             return False
-        return await self._one_by_one(batch)
+        elif not await self._one_by_one(batch):
+            return False
+        if self._queue:
+            self._wake.set()
+        return True
 
     def _take(self, *, everything: bool) -> _Batch | None:
         work = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
@@ -315,8 +323,6 @@ class StoreWriter:
         if now >= self._next_thinning:
             self._next_thinning = now + DOWNSAMPLE_EVERY_S
             batch.downsample = (self._thinned, samples.cut(now))
-        if len(self._queue):
-            self._wake.set()
         return batch if batch.work or batch.rows or batch.samples or batch.downsample else None
 
     async def _attempt(self, batch: _Batch) -> tuple[_Done | None, BaseException | None]:
@@ -361,13 +367,14 @@ class StoreWriter:
             asyncio.get_running_loop().call_soon(self.on_commit, done.stored)
 
     def _hold(self, batch: _Batch, error: BaseException | None) -> None:
-        """The disk failed: tell everyone, keep the decisions at the head of the queue."""
+        """The disk failed: tell everyone, also who waits behind this batch; keep the decisions in their order."""
         assert isinstance(error, sqlite3.Error)
         self.problem = store_error(error, self.path)
-        for work in batch.work:
+        waiting = [*batch.work, *self._queue]
+        for work in waiting:
             if not work.done.done():
                 work.done.set_exception(StoreError(self.problem.message))
-        self._queue.extendleft(reversed([work for work in batch.work if work.keep]))
+        self._queue = deque(work for work in waiting if work.keep)
         self._live.give_back(batch.rows)
         for item in batch.samples:
             self._samples.add(item)

@@ -192,6 +192,32 @@ async def test_waiting_decisions_are_written_as_soon_as_there_is_room(
         assert len(reader.events(3)) == 10
 
 
+async def test_a_full_disk_is_not_tried_in_a_busy_loop(
+    writer: StoreWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a queue of more than one batch nor live rows and telemetry cut the pause between two tries short."""
+    await writer.transact(limit_pages(0))  # type: ignore[arg-type]
+    tries = 0
+    attempt = writer._attempt
+
+    async def counted(batch: object) -> object:
+        nonlocal tries
+        tries += 1
+        return await attempt(batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(writer, "_attempt", counted)
+    hints = [writer.append(ev.HintGiven(agent="a1", text="x" * 2000)) for _ in range(600)]
+    refused = await asyncio.gather(*hints, return_exceptions=True)
+    assert all(isinstance(error, StoreError) for error in refused)
+    after, waiting = tries, writer.waiting
+    for number in range(50):
+        writer.live("a1", tokens=number)
+        await asyncio.sleep(0.01)
+    assert waiting == writer.waiting == 600
+    assert tries - after <= 1
+    await writer._on_thread(lambda c: c.execute("PRAGMA max_page_count = 1000000"))
+
+
 async def test_closing_on_a_full_disk_says_what_was_given_up(database: Path) -> None:
     writer = await StoreWriter.open(database)
     await writer.transact(limit_pages(0))  # type: ignore[arg-type]
