@@ -52,7 +52,7 @@ def refuse_dotted(target: str) -> Refusal | None:
 def _refuse_torch(parts: list[str]) -> Refusal | None:
     if len(parts) > 2 and parts[1] in ("fx", "jit", "utils"):
         private = next((p for p in parts[2:] if p.startswith("_") and not p.endswith("__")), None)
-        if private is not None and private not in ("_pytree", "_triton", "_config"):
+        if private is not None and private not in ("_pytree", "_triton", "_config", "_foreach_utils"):
             return "gate.forbidden-name", f"{'.'.join(parts)} is a private part of torch.{parts[1]}"
     if len(parts) < 3 or not parts[1].startswith("_") or parts[1].startswith("__"):
         return None
