@@ -346,6 +346,30 @@ async def test_cancelling_hangs_up_at_once_and_charges_in_full(
     assert server.open_now == 0, "the connection is closed"
 
 
+async def test_money_put_aside_while_a_proposal_is_cancelled_comes_back(
+    server: Any, make: Any, context: Context, live: Any, ledger: StoreWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reservation may be committed after nobody waits for its number: no call was sent, so nothing is owed."""
+    asked = asyncio.Event()
+    reserve = ledger.reserve
+
+    async def slow(*args: Any, **caps: Any) -> int:
+        asked.set()
+        await asyncio.sleep(0.05)
+        return await reserve(*args, **caps)
+
+    monkeypatch.setattr(ledger, "reserve", slow)
+    proposer = make(model=PRICED)
+    task = asyncio.create_task(proposer.propose(context, live))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await proposer.close()
+    totals = await ledger.ledger_totals()
+    assert (totals.calls, totals.charged_usd, totals.reserved_usd, totals.reserved_tokens) == (1, 0, 0, 0)
+
+
 async def test_an_unknown_price_is_unknown_and_a_token_cap_applies(
     server: Any, make: Any, context: Context, live: Any, ledger: StoreWriter
 ) -> None:

@@ -278,14 +278,39 @@ class LlmProposer:
             asked = self._caps()
             caps = money.caps_for(price, asked.usd, asked.tokens)
             try:
-                return await self._ledger.reserve(
-                    self._agent, model.name, held.usd, held.tokens, cap_usd=caps.usd, cap_tokens=caps.tokens
+                return await self._held(
+                    self._ledger.reserve(
+                        self._agent, model.name, held.usd, held.tokens, cap_usd=caps.usd, cap_tokens=caps.tokens
+                    )
                 )
             except OverBudget as error:
                 if error.totals.reserved_usd <= 0 and error.totals.reserved_tokens <= 0:
                     raise BudgetSpent(error.message) from error
             turn.live.state(AgentState.WAITING_MODEL, "the rest of the budget is in flight")
             await asyncio.sleep(BUDGET_POLL_S)
+
+    async def _held(self, reserve: Coroutine[Any, Any, int]) -> int:
+        """A reservation's number. What is put aside while we are being cancelled goes back: no call was sent."""
+        task = asyncio.ensure_future(reserve)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._settle_later(self._give_back(task))
+            raise
+
+    async def _give_back(self, reserved: asyncio.Task[int]) -> None:
+        try:
+            number = await reserved
+        except (OverBudget, StoreError):
+            return
+        await self._ledger.settle(number, 0.0, 0, 0)
+
+    def _settle_later(self, write: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Started at once, waited for at the end of the proposal or of the agent."""
+        task = asyncio.ensure_future(write)
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+        return task
 
     async def _charge(
         self,
@@ -302,15 +327,12 @@ class LlmProposer:
             counted = money.Counted(prompt=0, reply=0)
         if counted is None:
             turn.usage = money.add(turn.usage, price, 0, held.tokens, held.usd)
-            write = self._ledger.lose(number)
+            write: Coroutine[Any, Any, bool] = self._ledger.lose(number)
         else:
             usd = money.cost(price, counted)
             turn.usage = money.add(turn.usage, price, counted.prompt, counted.reply, usd)
             write = self._ledger.settle(number, usd, counted.prompt, counted.reply)
-        task = asyncio.ensure_future(write)
-        self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
-        await asyncio.shield(task)
+        await asyncio.shield(self._settle_later(write))
 
     async def _streamed(self, turn: _Turn, model: Served, prompt: Prompt) -> tuple[str, str, money.Counted | None]:
         """The whole text, shown as it grows."""
