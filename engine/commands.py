@@ -13,6 +13,7 @@ from engine.campaign import Launcher
 from engine.control.protocol import Answer, Command
 from engine.errors import BadInput, KernelArcError
 from engine.guard.stop import split_budget
+from engine.presets import check_model
 from engine.records import CampaignState, StopReason
 from engine.session import AgentControl, Session
 from engine.store import events as ev
@@ -214,6 +215,7 @@ class Commands:
             raise BadInput(f"agent {name} is a {control.spec.proposer} agent and has no model")
         if not wanted:
             raise BadInput("no model named", fix="for instance: openai/gpt-5")
+        check_model(command.text)
         control.mailbox = msgspec.structs.replace(control.mailbox, model=wanted)
         await self._keep_mailbox(
             name, ev.ModelChosen(agent=name, model=wanted, why="chosen by a person", by="user")

@@ -10,9 +10,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
+from engine import paths
 from engine.config import PRESETS, CampaignConfig
 from engine.errors import BadInput
 
@@ -27,6 +29,9 @@ CUSTOM = "custom"
 PROPOSERS = ("recipes", "llm", "replay", "inbox")
 DRAFT_TRIES = 3
 """Benched tries of a draft line; r_stop leaves room for one (r_stop ≥ r_draft + 3)."""
+
+LARGEST = 2**53
+"""What JSON and the database hold exactly; nobody needs more."""
 
 MARGIN_CPU = 0.02
 MARGIN_CUDA = 0.01
@@ -69,7 +74,7 @@ def labelled(config: CampaignConfig) -> CampaignConfig:
 
 def checked(config: CampaignConfig, *, where: str = "") -> CampaignConfig:
     """``config`` itself, or :class:`BadInput` for the first thing in it that cannot work."""
-    for complaint in (_check_agents, _check_budgets, _check_search, _check_sources):
+    for complaint in (_check_agents, _check_servers, _check_budgets, _check_search, _check_sources):
         complaint(config, where)
     return config
 
@@ -88,6 +93,38 @@ def _check_agents(config: CampaignConfig, where: str) -> None:
         _require(cap is None or cap >= 0, f"{name} is {cap}", "use 0 or more, or all", where)
 
 
+def _check_servers(config: CampaignConfig, where: str) -> None:
+    if config.api_base is not None:
+        check_server(config.api_base, where=where or "api_base")
+    for name in config.model:
+        check_model(name, where=where)
+
+
+def check_model(name: str, *, where: str = "") -> None:
+    """Raises :class:`BadInput` if ``provider/model@http://host/v1`` names a server that may not be stored."""
+    _, at, base = name.partition("@http")
+    if at:
+        check_server(f"http{base}", where=where or "model")
+
+
+def check_server(base: str, *, where: str) -> None:
+    """The configuration is stored, shown and exported, so no key may be part of a server's address."""
+    try:
+        parts = urlsplit(base)
+        port_is_fine = parts.port is None or parts.port > 0
+    except ValueError:
+        raise BadInput("is not a URL", where=where, fix="for instance http://localhost:8000/v1") from None
+    secret = parts.username is not None or parts.password is not None or bool(parts.query)
+    _require(
+        not secret,
+        "the server's address carries credentials, which would be stored with the campaign",
+        "put the key into the environment (OPENAI_API_KEY, or your provider's variable)",
+        where,
+    )
+    fine = parts.scheme in ("http", "https") and bool(parts.hostname) and port_is_fine
+    _require(fine, "the server's address is not an http URL", "for instance http://localhost:8000/v1", where)
+
+
 def _check_budgets(config: CampaignConfig, where: str) -> None:
     positive: tuple[tuple[str, float | None], ...] = (
         ("candidates", config.candidates),
@@ -99,7 +136,9 @@ def _check_budgets(config: CampaignConfig, where: str) -> None:
         ("evaluation_deadline_s", config.evaluation_deadline_s),
     )
     for name, value in positive:
-        _require(value is None or 0 < value < float("inf"), f"{name} is {value}", "use more than 0", where)
+        _require(value is None or value > 0, f"{name} is {value}", "use more than 0", where)
+        _require(value is None or value <= LARGEST, f"{name} is {value}", f"use at most {LARGEST}", where)
+    _require(abs(config.seed) <= LARGEST, f"seed is {config.seed}", "use fewer digits", where)
     _require(config.reply_tokens >= 256, f"reply_tokens is {config.reply_tokens}", "use 256 or more", where)
 
 
@@ -146,5 +185,5 @@ def absolute_sources(config: CampaignConfig) -> CampaignConfig:
     for name in ("replay", "inbox"):
         value = getattr(config, name)
         if value is not None and ("/" in value or Path(value).exists()):
-            changes[name] = str(Path(value).expanduser().resolve())
+            changes[name] = str(paths.expanded(value).resolve())
     return msgspec.structs.replace(config, **changes)
