@@ -11,21 +11,27 @@ import os
 import stat
 from pathlib import Path
 
-from engine.errors import Fault
+from engine.errors import BadInput, Fault
 
 
 def home() -> Path:
     """State root. Not created here: readers must not create what they only look for."""
     override = os.environ.get("KERNELARC_HOME")
     if override:
-        return Path(override).expanduser().resolve()
-    base = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-    return Path(base) / "kernelarc"
+        return expanded(override).resolve()
+    return expanded(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "kernelarc"
 
 
 def config_dir() -> Path:
-    base = os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser())
-    return Path(base) / "kernelarc"
+    return expanded(os.environ.get("XDG_CONFIG_HOME") or "~/.config") / "kernelarc"
+
+
+def expanded(path: str) -> Path:
+    """``path`` with its ``~`` filled in. Raises :class:`BadInput` where nobody's home is known."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise BadInput("there is no such home directory", where=path, fix="set KERNELARC_HOME, or HOME") from error
 
 
 def campaigns_dir() -> Path:
@@ -36,22 +42,21 @@ def campaign_dir(name: str) -> Path:
     return campaigns_dir() / name
 
 
-def campaign_db(name: str) -> Path:
-    return campaign_dir(name) / "campaign.db"
-
-
 def cache_dir() -> Path:
     """Compile caches and measured device ceilings, shared by campaigns, keyed by content."""
     return home() / "cache"
 
 
 def runtime_dir(*, create: bool = False) -> Path:
-    """Folder for control sockets: 0700 and ours, never under a campaign (socket paths hold 107 bytes)."""
+    """Folder for control sockets: 0700 and ours, never under a campaign (socket paths hold 107 bytes).
+
+    Raises :class:`Fault` if it is there and somebody else could have put a socket into it.
+    """
     base = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(base) / "kernelarc" if base else Path(f"/tmp/kernelarc-{os.getuid()}")
     if create:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _require_private(folder)
+    _require_private(folder)
     return folder
 
 
@@ -81,6 +86,9 @@ def lock_dir() -> Path:
 
 
 def _require_private(folder: Path) -> None:
-    info = folder.lstat()
+    try:
+        info = folder.lstat()
+    except FileNotFoundError:
+        return
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise Fault("fault.runtime-dir", f"{folder} must be a directory of yours with mode 0700")

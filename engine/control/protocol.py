@@ -6,7 +6,12 @@ command and its answer as a :class:`engine.store.events.CommandAnswered` event.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+LARGEST = 2**53
+"""More would not survive SQLite's integers, or JSON's."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,8 +21,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     verb: str
     agent: str | None = None  # None: the whole campaign
     text: str = ""  # hint text, note text, strategy or model name, reason
-    number: int | None = None  # candidate or memory id
-    candidates: int | None = None
+    number: Annotated[int, msgspec.Meta(ge=0, le=LARGEST)] | None = None  # candidate or memory id
+    candidates: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] | None = None
     minutes: float | None = None
     max_cost_usd: float | None = None
 

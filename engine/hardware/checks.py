@@ -180,7 +180,7 @@ def sqlite() -> Check:
 def state_folder() -> Check:
     """Where campaigns are stored: writable, local, with room."""
     home = paths.home()
-    existing = next(folder for folder in (home, *home.parents) if folder.exists())
+    existing = next(folder for folder in (home, *home.parents) if os.path.exists(folder))  # noqa: PTH110 - never raises
     if not os.access(existing, os.W_OK | os.X_OK):
         fix = "set KERNELARC_HOME to a folder of yours"
         return Check(name="state folder", status=FAIL, detail=f"{home} cannot be written", fix=fix)

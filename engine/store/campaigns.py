@@ -70,8 +70,7 @@ def resolve_campaign(name: str | None = None) -> Path:
     folder = paths.campaign_dir(name)
     if "/" not in name and name not in ("", ".", "..") and _has_campaign(folder):
         return folder
-    direct = Path(name).expanduser()
-    if "/" in name and _has_campaign(direct):
+    if "/" in name and _has_campaign(direct := paths.expanded(name)):
         return direct.resolve()
     raise BadInput(f"there is no campaign {name!r}", fix=_known_names())
 

@@ -124,6 +124,7 @@ async def test_what_is_no_command_gets_one_clear_line(engine: Engine, folder: Pa
         (b"hello\n", "not a command"),
         (b'{"id": 3}\n', "not a command"),
         (b'{"id": "x", "verb": "explode"}\n', "unknown command 'explode'"),
+        (b'{"id": "x", "verb": "veto", "number": 999999999999999999999999}\n', "not a command"),
         (b"\xff\xfe\x00\n", "not a command"),
         (
             b'{"id": "x", "verb": "hint", "text": "' + b"a" * 2 * LINE_LIMIT + b'"}\n',
@@ -239,11 +240,15 @@ async def test_a_foreign_file_in_the_sockets_place_is_not_removed(folder: Path) 
     assert path.read_text() == "mine"
 
 
-async def test_an_open_runtime_folder_is_refused(folder: Path) -> None:
+async def test_an_open_runtime_folder_is_refused_by_both_ends(folder: Path) -> None:
     runtime = paths.runtime_dir(create=True)
     runtime.chmod(0o755)
     with CampaignLock(folder), pytest.raises(Fault, match="mode 0700"):
-        await ControlServer(folder, Engine().handle).start()
+        ControlServer(folder, Engine().handle)
+    with pytest.raises(Fault, match="mode 0700"):
+        client.send(folder, client.command("ping"))
+    with pytest.raises(Fault, match="mode 0700"):
+        await client.asend(folder, client.command("ping"))
 
 
 async def test_the_socket_of_a_later_engine_survives_an_earlier_ones_close(folder: Path) -> None:
