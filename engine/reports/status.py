@@ -12,6 +12,7 @@ from engine.store.campaigns import campaign_state, engine_alive, running_s
 from engine.store.reader import StoreReader
 from engine.store.rows import LiveRow
 from engine.store.summary import AgentSummary, Summary
+from engine.text import one_line
 
 WIDTH = 79
 _OUTCOMES = (Outcome.REJECT, Outcome.KEEP, Outcome.ACCEPT, Outcome.REVERT)
@@ -81,11 +82,11 @@ def status_text(reader: StoreReader, folder: Path, now: float | None = None) -> 
         for row in recent:
             latency = f"{row.latency_ms:.4f} ms" if row.latency_ms is not None else ""
             change = f"{(math.exp(-row.log_ratio) - 1) * 100:+.1f} %" if row.log_ratio is not None else ""
-            why = ": ".join(part for part in (row.reason, row.detail) if part)
+            why = one_line(": ".join(part for part in (row.reason, row.detail) if part), WIDTH)
             text = f"{_clock(row.at)} {row.agent} #{row.number} {_LETTERS[row.outcome]} {row.outcome.lower():<6}"
             lines.append(f" {text} {latency:>11} {change:>8}  {why}")
     notes = [note for note in summary.attention if note.level != "info"]
-    lines += ["", *(f"! {note.text}" for note in notes[-3:])] if notes else []
+    lines += ["", *(f"! {one_line(note.text, WIDTH)}" for note in notes[-3:])] if notes else []
     hints = _next_steps(state, folder.name)
     lines += ["", *hints] if hints else []
     return "\n".join(line[:WIDTH].rstrip() for line in lines)
@@ -124,7 +125,7 @@ def duration(seconds: float) -> str:
 
 def _head(summary: Summary, state: CampaignState, elapsed_s: float, name: str) -> list[str]:
     budget = f"/{summary.budget}" if summary.budget is not None else ""
-    cap = f" of {summary.max_cost_usd:.0f}" if summary.max_cost_usd is not None else ""
+    cap = f" of {summary.max_cost_usd:g}" if summary.max_cost_usd is not None else ""
     money = "" if not summary.cost_usd and not summary.tokens else f"  ${summary.cost_usd:.2f}{cap}"
     why = f" ({summary.stop_reason.value})" if summary.stop_reason else ""
     device = summary.device_name or summary.device

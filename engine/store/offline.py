@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +18,7 @@ from engine.store.create import open_database
 from engine.store.database import store_error
 from engine.store.lock import CampaignLock
 from engine.store.tx import Tx, transaction
-from engine.text import clean
+from engine.text import clean, one_line
 
 T = TypeVar("T")
 
@@ -58,16 +59,24 @@ def edit_memory(folder: Path, verb: str, identity: int, text: str = "") -> str:
             done = memories.expire(tx, identity, text or "user", by="user")
             return f"memory entry {identity} {'is' if done else 'was already'} expired"
         if verb == "memory.note":
-            memories.note(tx, identity, clean(text, memories.NOTE_LIMIT))
-            return f"memory entry {identity} {'has a note' if text else 'has no note'}"
+            words = clean(text, memories.NOTE_LIMIT).strip()
+            memories.note(tx, identity, words)
+            return f"memory entry {identity} {'has a note' if words else 'has no note'}"
         raise BadInput(f"{verb} cannot be done without an engine")
 
     return edit(folder, change)
 
 
-def veto(folder: Path, number: int) -> ev.Vetoed:
-    """Take a KEEP back. Raises :class:`BadInput` if it is none, or was vetoed before."""
-    return edit(folder, lambda tx: verdicts.veto(tx, number))
+def veto(folder: Path, number: int, why: str = "") -> ev.Vetoed:
+    """Take a KEEP back; ``why`` is recorded with the command. Raises :class:`BadInput` as the engine would."""
+
+    def change(tx: Tx) -> ev.Vetoed:
+        vetoed = verdicts.veto(tx, number)
+        args = {"number": str(number), **({"text": one_line(why, 300)} if why else {})}
+        tx.append(ev.CommandAnswered(id=uuid.uuid4().hex, verb="veto", args=args, text=f"#{number} vetoed"))
+        return vetoed
+
+    return edit(folder, change)
 
 
 def delete_campaign(folder: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from typing import Any
+from typing import Any, TextIO, cast
 
 import click
 
@@ -109,8 +110,53 @@ def root(ctx: click.Context) -> None:
             click.echo(ctx.get_help())
 
 
+class Output:
+    """A standard stream whose reader may go away (``kernelarc ls | head -1``).
+
+    From then on what is written is dropped and ``gone`` is true: the command still does its work, and its exit
+    code still says how that ended. Characters that the terminal's encoding lacks are written as escapes.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.gone = False
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._drop()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._drop()
+
+    def _drop(self) -> None:
+        self.gone = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _guard_output() -> None:
+    """Python leaves ``None`` where a standard stream was closed (``>&-``); then there is nobody to write to."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+        setattr(sys, name, cast("TextIO", Output(stream)))
+
+
 def cli(args: list[str] | None = None) -> None:
     """Entry point: one clear line for bad input, never a traceback; the exit codes are a contract."""
+    _guard_output()
     try:
         code = root.main(args=args, prog_name="kernelarc", standalone_mode=False)
     except click.exceptions.Exit as exit_:
@@ -127,8 +173,8 @@ def cli(args: list[str] | None = None) -> None:
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:
-        # The reader of our output went away (``kernelarc ls | head -1``): that is not an error.
-        sys.stderr.close()
-        code = 0
+    except OSError as error:  # a full disk behind ``>``, a folder that may not be entered
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"kernelarc: {where}{error.strerror or error}", err=True)
+        code = 3
     sys.exit(code if isinstance(code, int) else 0)

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from engine.config import PRESETS, CampaignConfig
 from engine.errors import BadInput
-from kernelarc_tui.cli.common import CountOrAll, emit_json, json_option
+from kernelarc_tui.cli.common import CountOrAll, Positive, emit_json, json_option
 
 DEMO_PROBLEM = "rmsnorm_residual_fp32"
 DEMO: dict[str, Any] = {"candidates": 14, "agents": 2, "minutes": 1.25, "device": "cpu", "proposer": ["recipes"]}
@@ -43,12 +42,17 @@ def demo(headless: bool, seed: int, as_json: bool) -> None:
 @click.option("--agents", type=click.IntRange(1, 64), help="How many agents.  [default: 2]")
 @click.option("--proposer", multiple=True, help="recipes, llm, replay or inbox; repeat: agents take turns.")
 @click.option("--model", multiple=True, help="A litellm model name; repeat: agents take turns.")
+@click.option(
+    "--rotate-models/--fixed-models", default=None, help="Every proposal asks the next model, or an agent's own."
+)
 @click.option("--api-base", help="Base URL of an OpenAI-compatible server (vLLM, llama.cpp, Ollama).")
 @click.option("--candidates", type=click.IntRange(1), help="Candidate budget of the campaign.  [default: 100]")
-@click.option("--minutes", type=float, help="Time budget; pauses do not count.")
-@click.option("--max-cost", type=float, help="Hard limit in US dollars; reserved before each call.")
+@click.option("--minutes", type=Positive(), help="Time budget; pauses do not count.")
+@click.option("--max-cost", type=Positive(), help="Hard limit in US dollars; reserved before each call.")
 @click.option("--max-tokens-total", type=int, help="Token limit where a model's price is unknown.")
-@click.option("--target-speedup", type=float, help="Stop when the best reaches this speed-up over the reference.")
+@click.option(
+    "--target-speedup", type=Positive(), help="Stop when the best reaches this speed-up over the reference."
+)
 @click.option("--draft-after", type=int, help="r_draft: non-improvements before a draft.  [default: 5]")
 @click.option("--stop-after", type=int, help="r_stop: non-improvements before an agent stops.  [default: 15]")
 @click.option("--margin", type=float, help="KEEP margin as a fraction; never below the measured noise.")
@@ -79,35 +83,45 @@ def run(
     Example: kernelarc run masked_softmax_attention_fp32 --agents 2 --candidates 40
              kernelarc run ./my_problem --proposer llm --model openai/gpt-5 --max-cost 20
     """
-    settings = {key: value for key, value in given.items() if value not in (None, ())}
+    from_file = _read_yaml(file) if file else {}
+    name = name or _text_of(from_file, "name", file)
+    seed_from_file = _text_of(from_file, "seed_solution", file)
+    if seed_solution is None and seed_from_file:
+        seed_solution = Path(seed_from_file)
+    flags = {key: value for key, value in given.items() if value not in (None, ())}
+    config = config_from({**from_file, **flags}, file)
+    start(config, problem, seed_solution=seed_solution, name=name, headless=headless, as_json=as_json)
+
+
+def config_from(given: dict[str, Any], file: Path | None) -> CampaignConfig:
+    """What was asked for over its preset over the defaults. Raises ``BadInput`` naming the key and the file.
+
+    Keys are written as people write them: ``wins: all``, ``leaderboard: off``, one model without a list.
+    """
+    from engine.presets import resolve
+
+    settings = dict(given)
     for key in ("wins", "traps"):
         if settings.get(key) == "all":
             settings[key] = None
     for key in ("proposer", "model", "strategies"):
-        if key in settings:
-            settings[key] = list(settings[key])
-    if "leaderboard" in settings:
+        if isinstance(settings.get(key), str):
+            settings[key] = [settings[key]]
+    if settings.get("leaderboard") in ("on", "off"):
         settings["leaderboard"] = settings["leaderboard"] == "on"
-    config = config_from(settings, file)
-    start(config, problem, seed_solution=seed_solution, name=name, headless=headless, as_json=as_json)
-
-
-def config_from(settings: dict[str, Any], file: Path | None) -> CampaignConfig:
-    """Flags over file over preset over defaults. Raises ``BadInput`` naming the key and the file."""
-    from engine.launch import preset
-
-    from_file = _read_yaml(file) if file else {}
-    chosen = settings.get("config") or from_file.get("config") or "multi-bounded"
-    merged = {**preset(str(chosen)), **from_file, **settings, "config": chosen}
-    if "device" not in merged:
+    if "device" not in settings:
         from engine.hardware.facts import default_device
 
-        merged["device"] = default_device()
-    try:
-        return msgspec.convert(merged, CampaignConfig)
-    except msgspec.ValidationError as error:
-        where = str(file) if file else "settings"
-        raise BadInput(str(error), where=where, fix="see kernelarc run --help for the keys") from None
+        settings["device"] = default_device()
+    return resolve(settings, where=str(file) if file else "")
+
+
+def _text_of(settings: dict[str, Any], key: str, file: Path | None) -> str | None:
+    """Take a key that is not a setting of the campaign out of the file's."""
+    value = settings.pop(key, None)
+    if value is not None and not isinstance(value, str):
+        raise BadInput(f"{key} is {value!r}", where=str(file), fix="use a text")
+    return value
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:
@@ -161,15 +175,12 @@ def foreground(folder: Path, *, as_json: bool) -> int:
 
     interrupted = False
     try:
-        summary = run_foreground(folder, show)
+        run_foreground(folder, show)
     except KeyboardInterrupt:
         interrupted = True
-    reader = StoreReader(folder / "campaign.db")
-    try:
+    with StoreReader(folder) as reader:
         summary = reader.summary()
         status = status_json(reader, folder)
-    finally:
-        reader.close()
     if as_json:
         emit_json(status)
     else:

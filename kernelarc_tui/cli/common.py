@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from engine.text import one_line
+
+CELL_LIMIT = 300
 F = TypeVar("F", bound=Callable[..., Any])
 
 json_option: Callable[[F], F] = click.option(
@@ -20,10 +23,12 @@ json_option: Callable[[F], F] = click.option(
 
 
 def emit_json(value: object) -> None:
-    """One JSON document on standard output and nothing else there. NaN and infinity become ``null``."""
+    """One JSON document on standard output and nothing else there. NaN and infinity become ``null``.
+
+    In ASCII, so that it is the same document whatever the terminal's encoding or a file's name.
+    """
     plain = msgspec.to_builtins(value)
-    sys.stdout.write(json.dumps(_finite(plain), ensure_ascii=False, allow_nan=False) + "\n")
-    sys.stdout.flush()
+    click.echo(json.dumps(_finite(plain), allow_nan=False))
 
 
 def _finite(value: Any) -> Any:
@@ -37,8 +42,8 @@ def _finite(value: Any) -> Any:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = ()) -> str:
-    """Plain aligned columns; ``right`` names the right-aligned ones."""
-    cells = [[str(cell) for cell in row] for row in (head, *rows)]
+    """Plain aligned columns, one line a row; ``right`` names the right-aligned ones."""
+    cells = [[one_line(str(cell), CELL_LIMIT) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     lines = []
     for row in cells:
@@ -58,6 +63,10 @@ def times(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}×"
 
 
+IDENTITY = click.IntRange(0, 2**53)
+"""A candidate's number or a memory entry's id: what the database and JSON can hold."""
+
+
 def campaign_argument(command: F) -> F:
     return click.argument("campaign", required=False, default=None)(command)
 
@@ -69,14 +78,31 @@ def resolve(campaign: str | None) -> Path:
     return resolve_campaign(campaign)
 
 
-class CountOrAll(click.ParamType):
+class Positive(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """A finite number above zero (``nan`` and ``inf`` are numbers to Python)."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not 0 < number < math.inf:
+            self.fail(f"{value!r} is not a number above 0", param, ctx)
+        return number
+
+
+class CountOrAll(click.ParamType):  # type: ignore[type-arg]
     """``16`` or ``all`` (``None`` in the configuration)."""
 
     name = "N|all"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        if isinstance(value, int) or value == "all":
+        if isinstance(value, int):
             return value
+        if value == "all":
+            return "all"
         if isinstance(value, str) and re.fullmatch(r"\d{1,6}", value):
             return int(value)
         self.fail(f"{value!r} is neither a number nor 'all'", param, ctx)

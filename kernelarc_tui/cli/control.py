@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from engine.control.protocol import Command
-from kernelarc_tui.cli.common import campaign_argument, json_option, resolve
+from kernelarc_tui.cli.common import IDENTITY, Positive, campaign_argument, emit_json, json_option, resolve
 
 agent_option: Callable[[Any], Any] = click.option("--agent", help="One agent; without it the whole campaign.")
 
 
-def send(folder: Path, **fields: Any) -> None:
+def send(folder: Path, verb: str, *, as_json: bool = False, **fields: Any) -> None:
     """Send one command, print the engine's answer; exit 1 if the engine refused it."""
+    from engine.control.client import command
     from engine.control.client import send as send_command
 
-    answer = send_command(folder, Command(id=uuid.uuid4().hex, **fields))
-    click.echo(answer.text)
+    answer = send_command(folder, command(verb, **fields))
+    if as_json:
+        emit_json(answer)
+    else:
+        click.echo(answer.text)
     if not answer.ok:
         raise click.exceptions.Exit(1)
 
@@ -35,7 +37,7 @@ def pause(campaign: str | None, agent: str | None) -> None:
     Example: kernelarc pause
              kernelarc pause softmax-1 --agent a2
     """
-    send(resolve(campaign), verb="pause", agent=agent)
+    send(resolve(campaign), "pause", agent=agent)
 
 
 @click.command()
@@ -54,7 +56,7 @@ def resume(campaign: str | None, agent: str | None, headless: bool, as_json: boo
 
     folder = resolve(campaign)
     if engine_alive(folder):
-        send(folder, verb="resume", agent=agent)
+        send(folder, "resume", as_json=as_json, agent=agent)
         return
     from engine.launch import check_resumable, start_detached
     from kernelarc_tui.cli.campaigns import foreground
@@ -75,7 +77,7 @@ def draft(campaign: str | None, agent: str) -> None:
     \b
     Example: kernelarc draft softmax-1 --agent a1
     """
-    send(resolve(campaign), verb="draft", agent=agent)
+    send(resolve(campaign), "draft", agent=agent)
 
 
 @click.command()
@@ -88,7 +90,7 @@ def hint(campaign: str, text: str, agent: str | None) -> None:
     \b
     Example: kernelarc hint softmax-1 --agent a1 "try an online softmax in one pass"
     """
-    send(resolve(campaign), verb="hint", agent=agent, text=text)
+    send(resolve(campaign), "hint", agent=agent, text=text)
 
 
 @click.command()
@@ -100,12 +102,12 @@ def stop(campaign: str | None, agent: str | None) -> None:
     \b
     Example: kernelarc stop softmax-1
     """
-    send(resolve(campaign), verb="stop", agent=agent)
+    send(resolve(campaign), "stop", agent=agent)
 
 
 @click.command()
 @click.argument("campaign")
-@click.argument("number", type=int)
+@click.argument("number", type=IDENTITY)
 @click.option("--why", default="", help="Said in the record.")
 def veto(campaign: str, number: int, why: str) -> None:
     """Take a KEEP back; the best returns to the previous one.
@@ -117,19 +119,20 @@ def veto(campaign: str, number: int, why: str) -> None:
 
     folder = resolve(campaign)
     if engine_alive(folder):
-        send(folder, verb="veto", number=number, text=why)
+        send(folder, "veto", number=number, text=why)
         return
     from engine.store.offline import veto as veto_offline
 
-    done = veto_offline(folder, number)
-    click.echo(f"#{number} is vetoed; the best of agent {done.agent} is #{done.best} again")
+    done = veto_offline(folder, number, why)
+    best = f"#{done.best}" if done.best else "the seed"
+    click.echo(f"#{number} is vetoed; the best of agent {done.agent} is {best} again")
 
 
 @click.command()
 @click.argument("campaign")
 @click.option("--candidates", type=click.IntRange(1), help="New candidate budget.")
-@click.option("--minutes", type=float, help="New time budget.")
-@click.option("--max-cost", type=float, help="New cost limit in US dollars.")
+@click.option("--minutes", type=Positive(), help="New time budget.")
+@click.option("--max-cost", type=Positive(), help="New cost limit in US dollars.")
 def budget(campaign: str, candidates: int | None, minutes: float | None, max_cost: float | None) -> None:
     """Change the budgets of a running campaign.
 
@@ -138,4 +141,4 @@ def budget(campaign: str, candidates: int | None, minutes: float | None, max_cos
     """
     if candidates is None and minutes is None and max_cost is None:
         raise click.UsageError("name at least one of --candidates, --minutes, --max-cost")
-    send(resolve(campaign), verb="budget", candidates=candidates, minutes=minutes, max_cost_usd=max_cost)
+    send(resolve(campaign), "budget", candidates=candidates, minutes=minutes, max_cost_usd=max_cost)

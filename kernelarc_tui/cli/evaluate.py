@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from engine.errors import BadInput, Fault
-from kernelarc_tui.cli.common import emit_json, json_option, ms, table, times
+from kernelarc_tui.cli.common import Positive, emit_json, json_option, ms, table, times
 
 EXIT_CODES = {"PASS": 0, "FAIL": 1, "REJECT": 1, "ERROR": 3}
 
@@ -22,7 +22,7 @@ EXIT_CODES = {"PASS": 0, "FAIL": 1, "REJECT": 1, "ERROR": 3}
 @click.option("--rounds", type=click.IntRange(1, 100), default=10, show_default=True, help="Correctness rounds.")
 @click.option("--calls", type=click.IntRange(1, 1000), default=50, show_default=True, help="Timed calls, at most.")
 @click.option("--no-timing", is_flag=True, help="Correctness only.")
-@click.option("--deadline", type=float, default=600.0, show_default=True, help="Seconds for one solution.")
+@click.option("--deadline", type=Positive(), default=600.0, show_default=True, help="Seconds for one solution.")
 @click.option(
     "--evidence", type=click.Path(file_okay=False, path_type=Path), help="Write an evidence bundle here."
 )

@@ -44,7 +44,8 @@ def _text(event: ev.Event) -> str | None:
         case ev.CommandAnswered():
             return f"{event.verb}: {event.text}"
         case ev.Vetoed():
-            return f"#{event.number} vetoed; the best of {event.agent} is #{event.best} again"
+            best = f"#{event.best}" if event.best else "the seed"
+            return f"#{event.number} vetoed; the best of {event.agent} is {best} again"
         case ev.Attention(clear=False, level="warning" | "error"):
             return f"! {event.text}"
         case ev.CampaignEnded():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from engine.errors import BadInput
-from kernelarc_tui.cli.common import campaign_argument, emit_json, json_option, resolve, table, times
+from kernelarc_tui.cli.common import IDENTITY, campaign_argument, emit_json, json_option, resolve, table, times
+
+ALL = -1  # SQLite's word for no limit
 
 
 @click.group()
@@ -26,7 +26,10 @@ def list_(campaign: str | None, kind: str | None, everything: bool, as_json: boo
     \b
     Example: kernelarc memory list softmax-1 --kind trap
     """
-    rows = _rows(resolve(campaign), kind, everything)
+    from engine.store.reader import StoreReader
+
+    with StoreReader(resolve(campaign)) as reader:
+        rows = reader.memory(kind=kind, include_expired=everything, limit=ALL)
     if as_json:
         emit_json({"memory": rows})
         return
@@ -38,19 +41,9 @@ def list_(campaign: str | None, kind: str | None, everything: bool, as_json: boo
     click.echo(table(("id", "", "", "speed-up", "agent", "from", "what"), lines, right=(0, 3)))
 
 
-def _rows(folder: Path, kind: str | None, everything: bool) -> list:  # type: ignore[type-arg]
-    from engine.store.reader import StoreReader
-
-    reader = StoreReader(folder / "campaign.db")
-    try:
-        return reader.memory(kind=kind, include_expired=everything)
-    finally:
-        reader.close()
-
-
 @memory.command()
 @click.argument("campaign")
-@click.argument("id_", metavar="ID", type=int)
+@click.argument("id_", metavar="ID", type=IDENTITY)
 @json_option
 def show(campaign: str, id_: int, as_json: bool) -> None:
     """Show one entry in full.
@@ -58,7 +51,10 @@ def show(campaign: str, id_: int, as_json: bool) -> None:
     \b
     Example: kernelarc memory show softmax-1 3
     """
-    row = next((r for r in _rows(resolve(campaign), None, True) if r.id == id_), None)
+    from engine.store.reader import StoreReader
+
+    with StoreReader(resolve(campaign)) as reader:
+        row = reader.memory_entry(id_)
     if row is None:
         raise BadInput(f"no memory entry {id_}", where=campaign, fix="see kernelarc memory list")
     if as_json:
@@ -83,7 +79,7 @@ def _edit(campaign: str, id_: int, verb: str, text: str = "") -> None:
     if engine_alive(folder):
         from kernelarc_tui.cli.control import send
 
-        send(folder, verb=verb, number=id_, text=text)
+        send(folder, verb, number=id_, text=text)
         return
     from engine.store.offline import edit_memory
 
@@ -92,7 +88,7 @@ def _edit(campaign: str, id_: int, verb: str, text: str = "") -> None:
 
 @memory.command()
 @click.argument("campaign")
-@click.argument("id_", metavar="ID", type=int)
+@click.argument("id_", metavar="ID", type=IDENTITY)
 @click.option("--off", is_flag=True, help="Unpin: retention decides again.")
 def pin(campaign: str, id_: int, off: bool) -> None:
     """Keep an entry whatever the retention.
@@ -105,7 +101,7 @@ def pin(campaign: str, id_: int, off: bool) -> None:
 
 @memory.command()
 @click.argument("campaign")
-@click.argument("id_", metavar="ID", type=int)
+@click.argument("id_", metavar="ID", type=IDENTITY)
 @click.option("--why", default="", help="Said in the record.")
 def expire(campaign: str, id_: int, why: str) -> None:
     """Take an entry out of recall; the record stays.
@@ -118,7 +114,7 @@ def expire(campaign: str, id_: int, why: str) -> None:
 
 @memory.command()
 @click.argument("campaign")
-@click.argument("id_", metavar="ID", type=int)
+@click.argument("id_", metavar="ID", type=IDENTITY)
 @click.argument("text")
 def note(campaign: str, id_: int, text: str) -> None:
     """Write a person's note on an entry.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kernelarc_tui.cli.common import campaign_argument, emit_json, json_option, resolve
+from kernelarc_tui.cli.common import IDENTITY, campaign_argument, emit_json, json_option, resolve
 
 
 @click.command()
@@ -15,7 +15,7 @@ from kernelarc_tui.cli.common import campaign_argument, emit_json, json_option, 
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder.  [default: ./CAMPAIGN-best]"
 )
 @click.option("--agent", help="This agent's best instead of the campaign's.")
-@click.option("--number", type=int, help="This candidate instead of the best.")
+@click.option("--number", type=IDENTITY, help="This candidate instead of the best.")
 @click.option("--force", is_flag=True, help="Overwrite files of an earlier export.")
 @json_option
 def export(
@@ -30,13 +30,9 @@ def export(
     from engine.store.reader import StoreReader
 
     folder = resolve(campaign)
-    reader = StoreReader(folder / "campaign.db")
-    try:
-        exported = export_best(
-            reader, out or Path.cwd() / f"{folder.name}-best", agent=agent, number=number, overwrite=force
-        )
-    finally:
-        reader.close()
+    target = out or Path.cwd() / f"{folder.name}-best"
+    with StoreReader(folder) as reader:
+        exported = export_best(reader, target, agent=agent, number=number, overwrite=force)
     if as_json:
         emit_json(exported)
     else:
@@ -56,11 +52,8 @@ def report(campaign: str | None, as_json: bool) -> None:
     from engine.store.reader import StoreReader
 
     folder = resolve(campaign)
-    reader = StoreReader(folder / "campaign.db")
-    try:
+    with StoreReader(folder) as reader:
         built = build_report(reader, folder)
-    finally:
-        reader.close()
     if as_json:
         emit_json(built)
     else:

@@ -10,7 +10,10 @@ from pathlib import Path
 import click
 
 from engine.errors import BadInput
+from engine.paths import campaigns_dir
 from kernelarc_tui.cli.common import campaign_argument, emit_json, json_option, ms, resolve, table, times
+
+WATCH_S = 2.0
 
 
 def open_screen(folder: Path | None, *, read_only: bool = False, replay: bool = False, **manners: bool) -> None:
@@ -101,50 +104,35 @@ def _age(seconds: float) -> str:
 def status(campaign: str | None, watch: bool, as_json: bool) -> None:
     """One screen of plain text, or JSON.
 
+    With --watch and --json it waits for the end and prints the one document then.
+
     \b
     Example: kernelarc status --watch
              kernelarc status demo-20261129-101500 --json
     """
-    folder = resolve(campaign)
-    while True:
-        if as_json:
-            state = _status_document(folder)
-            emit_json(state)
-            ended = state["state"] not in ("running", "paused")
-        else:
-            text, ended = _status_text(folder), not _is_live(folder)
-            click.echo(("\x1b[H\x1b[2J" if watch and sys.stdout.isatty() else "") + text)
-        if not watch or ended:
-            return
-        time.sleep(2.0)
-
-
-def _is_live(folder: Path) -> bool:
-    from engine.store.campaigns import engine_alive
-
-    return engine_alive(folder)
-
-
-def _status_document(folder: Path) -> dict[str, object]:
     from engine.reports.status import status_json
+    from engine.store.campaigns import engine_alive
     from engine.store.reader import StoreReader
 
-    reader = StoreReader(folder / "campaign.db")
-    try:
-        return status_json(reader, folder)
-    finally:
-        reader.close()
+    folder = resolve(campaign)
+    while True:
+        last = not (watch and engine_alive(folder)) or getattr(sys.stdout, "gone", False)
+        if not as_json:
+            click.echo(("\x1b[H\x1b[2J" if watch and sys.stdout.isatty() else "") + _status_text(folder))
+        elif last:
+            with StoreReader(folder) as reader:
+                emit_json(status_json(reader, folder))
+        if last:
+            return
+        time.sleep(WATCH_S)
 
 
 def _status_text(folder: Path) -> str:
     from engine.reports.status import status_text
     from engine.store.reader import StoreReader
 
-    reader = StoreReader(folder / "campaign.db")
-    try:
+    with StoreReader(folder) as reader:
         return status_text(reader, folder)
-    finally:
-        reader.close()
 
 
 @click.command()
@@ -177,6 +165,8 @@ def delete(campaign: str, yes: bool) -> None:
     from engine.store.offline import delete_campaign
 
     folder = resolve(campaign)
+    if folder.parent.resolve() != campaigns_dir().resolve() or folder.is_symlink():
+        raise BadInput("is not in the state folder", where=str(folder), fix="remove that folder yourself")
     if not yes:
         if not sys.stdin.isatty():
             raise BadInput("deleting needs a yes", where=campaign, fix="pass --yes")

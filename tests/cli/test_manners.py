@@ -1,0 +1,149 @@
+"""The command line under rough hands: closed pipes, absurd numbers, odd places; exit codes stay what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import paths
+from engine.errors import BadInput
+from engine.store import memories, offline
+from engine.store.reader import StoreReader
+from engine.store.rows import MemoryWrite
+from engine.store.tx import Tx
+from kernelarc_tui.cli.campaigns import config_from
+from tests.fixtures.recorded import record_campaign
+
+COMMAND = [sys.executable, "-m", "kernelarc_tui"]
+ABSURD = "9" * 30
+
+
+@pytest.fixture
+def finished() -> Path:
+    return record_campaign(paths.campaign_dir("done"), 20)
+
+
+def run(*args: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    given: dict[str, Any] = {"text": True, "stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, **more}
+    given.setdefault("stdout", subprocess.PIPE)
+    return subprocess.run([*COMMAND, *args], timeout=60, check=False, **given)
+
+
+def without_reader(*args: str) -> subprocess.CompletedProcess[str]:
+    """As in ``kernelarc … | head -1``, but with a reader that is gone from the start."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        return run(*args, stdout=writing)
+    finally:
+        os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [(("ls",), 0), (("report", "done", "--json"), 0), (("report", "done"), 0), (("status", "nobody"), 2)],
+    ids=["ls", "report --json", "report", "status nobody"],
+)
+def test_a_reader_that_goes_away_changes_no_exit_code(finished: Path, args: tuple[str, ...], code: int) -> None:
+    done = without_reader(*args)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+    assert "roken pipe" not in done.stderr
+
+
+def test_a_closed_or_full_output_is_no_traceback(finished: Path) -> None:
+    closed = subprocess.run(
+        ["sh", "-c", '"$0" -m kernelarc_tui ls --json >&-', sys.executable],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert (closed.returncode, closed.stderr) == (0, "")
+    with Path("/dev/full").open("w") as full:
+        done = run("ls", stdout=full)
+    assert (done.returncode, done.stderr) == (3, "kernelarc: No space left on device\n")
+
+
+def test_a_terminal_without_the_characters_shows_escapes(finished: Path) -> None:
+    shown = run("ls", env={**os.environ, "PYTHONIOENCODING": "latin-1"}, text=False)
+    assert shown.returncode == 0
+    document = run("ls", "--json", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert json.loads(document.stdout)[0]["name"] == "done"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("export", "done", "--number", ABSURD),
+        ("veto", "done", ABSURD),
+        ("memory", "pin", "done", ABSURD),
+        ("memory", "show", "done", ABSURD),
+        ("budget", "done", "--minutes", "nan"),
+        ("budget", "done", "--max-cost", "inf"),
+        ("run", "rmsnorm_residual_fp32", "--candidates", ABSURD),
+        ("run", "rmsnorm_residual_fp32", "--seed", ABSURD),
+        ("run", "rmsnorm_residual_fp32", "--name", "../elsewhere"),
+        ("status", "~nobody-of-that-name/c"),
+        ("status", "a" * 300),
+        ("delete", "done"),
+    ],
+    ids=lambda args: " ".join(args)[:40],
+)
+def test_absurd_words_are_one_line_and_exit_code_2(finished: Path, args: tuple[str, ...]) -> None:
+    done = run(*args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("kernelarc: ") and done.stderr.count("\n") == 1
+    assert finished.is_dir()
+
+
+def test_watching_as_json_is_still_one_document(finished: Path) -> None:
+    done = run("status", "done", "--watch", "--json")
+    assert json.loads(done.stdout)["state"] == "finished"
+    assert done.stdout.count("\n") == 1
+
+
+def test_why_something_was_vetoed_is_on_record_without_an_engine(finished: Path) -> None:
+    with StoreReader(finished) as reader:
+        best = reader.summary().best
+    done = run("veto", "done", str(best), "--why", "wrong for \x1b[31mdenormals")
+    assert done.returncode == 0 and f"#{best} is vetoed" in done.stdout
+    with StoreReader(finished) as reader:
+        said = reader.events_before(None, 1)[0].event
+        assert reader.summary().best != best
+    assert (said.verb, said.args) == ("veto", {"number": str(best), "text": "wrong for denormals"})
+
+
+def test_an_old_entry_of_a_large_memory_is_found(finished: Path) -> None:
+    def fill(tx: Tx) -> None:
+        for number in range(1100):
+            entry = MemoryWrite(
+                kind="trap", kernel_type="norm", strategy=f"s{number}", reflection="", agent="a1", device="cpu"
+            )
+            memories.add(tx, entry)
+
+    offline.edit(finished, fill)
+    assert json.loads(run("memory", "show", "done", "1", "--json").stdout)["id"] == 1
+    assert len(json.loads(run("memory", "list", "done", "--json").stdout)["memory"]) > 1100
+
+
+def test_only_the_state_folder_is_ever_deleted(finished: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "project"
+    finished.rename(elsewhere)
+    done = run("delete", f"{elsewhere}/", "--yes")
+    assert done.returncode == 2 and "not in the state folder" in done.stderr
+    assert (elsewhere / "campaign.db").exists()
+
+
+def test_a_settings_file_is_written_as_people_write(tmp_path: Path) -> None:
+    file = tmp_path / "campaign.yaml"
+    given = {"config": "multi-bounded", "device": "cpu", "proposer": "llm", "model": "a/b", "wins": "all"}
+    config = config_from({**given, "leaderboard": "off", "rotate_models": True}, file)
+    assert (config.proposer, config.model, config.wins, config.leaderboard) == (["llm"], ["a/b"], None, False)
+    assert config.rotate_models and config.config == "custom"
+    with pytest.raises(BadInput, match=r"campaign\.yaml: unknown setting 'bogus'"):
+        config_from({"device": "cpu", "bogus": 1}, file)
