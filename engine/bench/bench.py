@@ -17,8 +17,9 @@ from engine.bench.evaluation import Rival, Trial
 from engine.bench.evidence import fingerprint, write_evidence
 from engine.bench.noise import measure_noise
 from engine.bench.session import Session
-from engine.errors import Fault
+from engine.errors import BadInput, Fault
 from engine.hardware.facts import device_facts
+from engine.hardware.roofline import bounds
 from engine.guard.gate import check
 from engine.problems.model import Problem
 from engine.problems.solution import Solution, python_solution
@@ -30,6 +31,14 @@ def reference_solution(problem: Problem) -> Solution:
     return python_solution(problem.definition.reference, definition=problem.name, name="reference")
 
 
+def lower_bounds(problem: Problem, gpu: str) -> dict[str, float]:
+    """Roofline bounds by workload, milliseconds; empty where the GPU or the reference is not understood."""
+    try:
+        return {bound.uuid: bound.bound_ms for bound in bounds(problem, gpu)}
+    except (BadInput, Fault):
+        return {}
+
+
 class ProcessBench:
     """One problem on one device. Nothing is started before the first call."""
 
@@ -39,14 +48,20 @@ class ProcessBench:
         self.device: DeviceFacts = device_facts(device)
         self.lock = DeviceLock(self.device.uuid or device)
         self._session: Session | None = None
+        self._bounds: asyncio.Task[dict[str, float]] | None = None
         self._gate = asyncio.Lock()
         self._idle = asyncio.Event()
         self._users = 0
 
     async def _live(self) -> Session:
         if self._session is None:
-            self._session = Session(self.problem, self._name, self.scratch)
+            memory = self.device.memory_bytes if self._name != "cpu" else None
+            self._session = Session(self.problem, self._name, self.scratch, device_bytes=memory)
         await self._session.open()
+        if self._name != "cpu" and self._bounds is None:
+            self._bounds = asyncio.create_task(asyncio.to_thread(lower_bounds, self.problem, self.device.name))
+        if self._bounds is not None and self._bounds.done():
+            self._session.bounds = self._bounds.result()
         return self._session
 
     async def evaluate(
@@ -115,6 +130,8 @@ class ProcessBench:
 
     async def close(self) -> None:
         await self.suspend()
+        if self._bounds is not None:
+            await asyncio.wait([self._bounds])
 
 
 async def evaluate_many(

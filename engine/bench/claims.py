@@ -25,7 +25,9 @@ async def verify_claims(trial: Trial) -> None:
     first: dict[int, TimingCheck] = {}
     for workload, k in sizes.items():
         blocks = trial.timing.blocks["candidate"][workload]
-        check = cross_check(blocks, k, overheads[workload], None)
+        check = cross_check(
+            blocks, k, overheads[workload], trial.session.bound_ms(workload), on_gpu=trial.session.on_gpu
+        )
         if check is not None:
             first[workload] = check
     trial.evidence["timing_checks"] = {trial.session.specs[w].uuid: check for w, check in first.items()}
@@ -60,15 +62,18 @@ async def _overheads(trial: Trial, sizes: dict[int, int]) -> dict[int, Overhead]
 
 def _noop(trial: Trial) -> Contender:
     style = trial.candidate.solution.spec.destination_passing_style
-    return Contender(trial.session, noop_solution(trial.session.specs, destination_passing=style), "noop")
+    return Contender(
+        trial.session, noop_solution(trial.session.specs, trial.session.device, destination_passing=style), "noop"
+    )
 
 
 def overhead_of(blocks: list[Block]) -> Overhead:
     wall: dict[int, list[float]] = {}
     cpu: dict[int, list[float]] = {}
     for block in blocks:
-        wall.setdefault(len(block.claimed_ns), []).append(block.wall_ns / 1e6)
-        cpu.setdefault(len(block.claimed_ns), []).append(block.cpu_ns / 1e6)
+        claimed_ns = sum(block.claimed_ns)  # even a no-op takes a little; that is not overhead
+        wall.setdefault(len(block.claimed_ns), []).append((block.wall_ns - claimed_ns) / 1e6)
+        cpu.setdefault(len(block.claimed_ns), []).append((block.cpu_ns - claimed_ns) / 1e6)
     return Overhead(wall, cpu if all(block.cpu_ns for block in blocks) else {})
 
 
@@ -84,7 +89,10 @@ async def _second_run(trial: Trial, workloads: list[int]) -> dict[int, TimingChe
             trial.results[workload].reason = failure.reason
             trial.results[workload].detail = f"{failure.detail} (in a second run)"
         return {}
-    checks = {w: cross_check(again[w], k, overhead_of(idle[w]), None) for w, k in sizes.items()}
+    checks = {
+        w: cross_check(again[w], k, overhead_of(idle[w]), trial.session.bound_ms(w), on_gpu=trial.session.on_gpu)
+        for w, k in sizes.items()
+    }
     return {w: check for w, check in checks.items() if check is not None}
 
 
@@ -99,7 +107,7 @@ async def _fresh_blocks(
     running = contenders[0]
     try:
         for running in contenders:
-            await running.pin(trial.session.cores.timing)
+            await running.pin(trial.session.timing_cores)
             for workload in sizes:
                 await running.run(workload, round_inputs(1, new_seed()), FRESH)
         for workload, k in sizes.items():

@@ -17,6 +17,7 @@ from engine.problems.solution import Solution
 
 
 _TIMED_NICE = -15
+_GPU_COMPILE = 2.5  # first calls there compile and tune
 
 
 class Failure(Exception):
@@ -91,7 +92,9 @@ class Contender:
 
     @property
     def _first_call_s(self) -> float:
-        return AFTER_TIMEOUT_S if self._timeouts else FIRST_CALL_S
+        if self._timeouts:
+            return AFTER_TIMEOUT_S
+        return FIRST_CALL_S * (_GPU_COMPILE if self.session.on_gpu else 1.0)
 
     async def _ask(self, record: wire.ToKeeper, timeout_s: float) -> wire.Report:
         assert self.child is not None

@@ -16,6 +16,7 @@ import torch
 
 _LATE_NS = 20_000  # device still busy this long after the end event: the work was on another stream
 _BUFFER_BYTES = 8 << 20
+_BLOCKING_SYNC = 0x04
 
 
 class Clock(Protocol):
@@ -97,7 +98,6 @@ class CuptiClock:
     def __init__(self, device: torch.device) -> None:
         from cupti import cupti
 
-        self._cupti = cupti
         self._now = cupti.get_timestamp
         self._flush = cupti.activity_flush_all
         self._synchronize: Callable[[], None] = lambda: _device_synchronize(device)
@@ -112,10 +112,15 @@ class CuptiClock:
                 if int(activity.kind) in wanted:
                     records.append((int(activity.start), int(activity.end)))
 
-        self._keep = completed  # CUPTI holds no reference of its own
-        cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), completed)
-        for kind in (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET):
-            cupti.activity_enable(kind)
+        self._keep = (completed, _buffer_size)  # CUPTI holds no references of its own
+        failure: type[Exception] = getattr(cupti, "cuptiError", RuntimeError)
+        try:
+            cupti.activity_register_callbacks(_buffer_size, completed)
+            for kind in (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET):
+                cupti.activity_enable(kind)
+            self._flush(0)
+        except failure as error:
+            raise OSError(f"CUPTI does not start: {error}") from None
 
     def start_block(self, calls: int) -> None:
         self._synchronize()
@@ -141,6 +146,27 @@ class CuptiClock:
             else:
                 spans.append(end - begin)  # nothing ran on the device: the call is host time
         return spans
+
+
+def _buffer_size() -> tuple[int, int]:
+    """(bytes of an activity buffer, most records in it; 0 is no limit)."""
+    return _BUFFER_BYTES, 0
+
+
+def sleep_while_waiting(index: int) -> bool:
+    """Before the context exists: waiting for the device must not burn processor time.
+
+    Then wall time minus processor time is time spent waiting for the GPU, which is what claims are checked with.
+    """
+    import ctypes
+
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        handle = ctypes.c_int()
+        ok = driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(handle), index) == 0
+        return bool(ok and driver.cuDevicePrimaryCtxSetFlags_v2(handle, _BLOCKING_SYNC) == 0)
+    except (OSError, AttributeError):
+        return False
 
 
 def _device_synchronize(device: torch.device) -> None:

@@ -86,7 +86,7 @@ class DeviceCaller:
         tensors = self._kept.get(key)
         sources = self._sources(workload, call)
         if tensors is None or call.style == FRESH:
-            tensors = [torch.empty(v.shape, dtype=v.dtype, device=self.device) for v, _ in sources]
+            tensors = [self._empty(v) for v, _ in sources]
             self._kept[key] = tensors
         for tensor, (value, shift) in zip(tensors, sources, strict=True):
             # ``.data`` shares the memory but not the version counter: the refill stays hidden.
@@ -94,6 +94,11 @@ class DeviceCaller:
             _copy_rotated(target.view(-1), value.reshape(-1), shift)
         pool, scalars = iter(tensors), iter(call.scalars)
         return [next(scalars) if item.shape is None else next(pool) for item in spec.inputs]
+
+    def _empty(self, like: torch.Tensor) -> torch.Tensor:
+        if like.dtype.itemsize == 1:  # not every byte-wide type can be allocated as itself
+            return torch.empty(like.shape, dtype=torch.uint8, device=self.device).view(like.dtype)
+        return torch.empty(like.shape, dtype=like.dtype, device=self.device)
 
     def output_buffers(self, workload: int) -> list[torch.Tensor]:
         made = []

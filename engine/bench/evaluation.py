@@ -201,12 +201,13 @@ class Trial:
             return
         self.on_phase("benching", "")
         begin, cores = time.monotonic(), self.session.cores
-        await concurrent_rounds(self.candidate, self.results, sorted({*cores.timing, *cores.work}))
+        if not self.session.on_gpu:
+            await concurrent_rounds(self.candidate, self.results, sorted({*cores.timing, *cores.work}))
         if self._failed():
             return
         try:
             for side in (self.candidate, *self.rivals):
-                await side.pin(cores.timing)
+                await side.pin(self.session.timing_cores)
         except Failure as failure:
             raise Fault("fault.affinity", f"{failure.reason} {failure.detail}") from None
         timers = {side.timer for side in (self.candidate, *self.rivals)}

@@ -76,6 +76,8 @@ class Keeper:
 
     def everyone(self) -> list[int]:
         """All processes that descend from the child (in our own pid namespace: all but us)."""
+        if self.alone and self.layers.get("private-proc") != "on":
+            return [self.pid]  # /proc shows another namespace's numbers: only the child itself can be asked about
         if self.alone:
             return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         return descendants(os.getpid())
@@ -154,7 +156,7 @@ class Keeper:
         while True:
             for fd, events in self._poll.poll(_POLL_MS):
                 if fd == self.control.fileno() and events & (select.POLLHUP | select.POLLRDHUP):
-                    os._exit(0)  # the engine is gone, or wants this child gone
+                    self.end()  # the engine is gone, or wants this child gone
                 if fd == self.channel.fileno():
                     return ""
             if time.monotonic() > deadline:
@@ -335,7 +337,17 @@ class Keeper:
                 break
             if report.event != "done":
                 break
-        self.signal_all(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> NoReturn:
+        """Everything below us dies; as pid 1 our own end would do, without a namespace it is done until none is left."""
+        for _ in range(50):
+            self.signal_all(signal.SIGKILL)
+            if self.alone or not descendants(os.getpid()):
+                break
+            with suppress(ChildProcessError):
+                os.waitpid(-1, os.WNOHANG)
+            time.sleep(0.002)
         os._exit(0)
 
     def confinement(self) -> dict[str, str]:

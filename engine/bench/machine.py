@@ -32,6 +32,8 @@ def total_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def memory_limit(shared: int) -> int:
-    """Private memory of one candidate, bytes: half the machine at most, 4 GiB or 8 × its inputs and outputs."""
-    return min(max(_MIN_MEMORY, 8 * shared), max(total_memory() // 2, _MIN_MEMORY))
+def memory_limit(shared: int, *, cuda: bool) -> int:
+    """Private host memory of one candidate, bytes: at least 4 GiB (16 with a CUDA context) or 8 × its inputs and
+    outputs, at most half the machine."""
+    least = _MIN_MEMORY * 4 if cuda else _MIN_MEMORY
+    return min(max(least, 8 * shared), max(total_memory() // 2, _MIN_MEMORY))

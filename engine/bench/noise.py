@@ -47,7 +47,7 @@ async def one_pair(session: Session, lock: DeviceLock, solution: Solution, plan:
         results = {w: Correctness() for w in workloads}
         async with lock.held():
             for side in sides:
-                await side.pin(session.cores.timing)
+                await side.pin(session.timing_cores)
             timing = await Pairing(sides[0], sides[1:], plan, results).run()
         wrong = next((r for r in results.values() if r.reason), None)
         if wrong is not None:

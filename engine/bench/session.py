@@ -28,6 +28,7 @@ from engine.problems.solution import Solution, solution_sha
 
 SLOTS = 8  # calls of one block, at most; more where a slot is small
 _MANY_SLOTS = 32
+_DEVICE_SHARE = 0.8
 _SMALL_ARENA = 32 << 20
 _ARENA_BYTES = 512 << 20  # per side and direction; larger problems get fewer slots
 _FIRST_UID = 61000
@@ -60,10 +61,18 @@ def compile_cache_dir() -> Path:
     return folder.resolve()
 
 
-def slots_of(spec: wire.WorkloadSpec) -> int:
-    """Calls that may be in flight: many for small problems, whose blocks would be too short otherwise."""
+def slots_of(spec: wire.WorkloadSpec, device_bytes: int | None = None) -> int:
+    """Calls that may be in flight: many for small problems, whose blocks would be too short otherwise.
+
+    ``device_bytes`` of a GPU: judge and three sides must fit, each side with its sets, outputs and base sets.
+    """
     stride = max(spec.input_stride, spec.output_stride)
-    return max(2, min(SLOTS, _ARENA_BYTES // stride), min(_MANY_SLOTS, _SMALL_ARENA // stride))
+    slots = max(2, min(SLOTS, _ARENA_BYTES // stride), min(_MANY_SLOTS, _SMALL_ARENA // stride))
+    if device_bytes is None:
+        return slots
+    inputs, outputs = spec.input_stride, spec.output_stride
+    each = (_DEVICE_SHARE * device_bytes - 4 * (inputs + outputs)) / 3 - 2 * inputs
+    return max(2, min(slots, int(each // (inputs + 2 * outputs))))
 
 
 class Session:
@@ -77,13 +86,17 @@ class Session:
         *,
         sandbox: Sandbox | None = None,
         own_inputs: bool | None = None,
+        device_bytes: int | None = None,
+        namespaces: bool = True,
     ) -> None:
+        self.device_bytes, self.namespaces = device_bytes, namespaces
         extra = unlisted_workload(problem)
         self.listed = len(problem.workloads)
         self.unlisted = None if extra is None else self.listed
         workloads = [*problem.workloads, *([extra] if extra else [])]
         self.problem = msgspec.structs.replace(problem, workloads=workloads)
         self.device, self.scratch = device, scratch
+        self.bounds: dict[str, float] = {}
         self.overheads: dict[tuple[bool, int, int], Overhead] = {}
         self.cores = Cores.of_this_process()
         self.sandbox = sandbox or choose_sandbox()
@@ -150,7 +163,7 @@ class Session:
                     await helper.stop()
             raise
         self.specs = opened.specs
-        self.slots = [slots_of(spec) for spec in self.specs]
+        self.slots = [slots_of(spec, self.device_bytes) for spec in self.specs]
 
     async def take_side(self) -> Side:
         """Arenas for one more candidate process; given back with :meth:`return_side` and then reused."""
@@ -184,16 +197,36 @@ class Session:
         request = wire.Spawn(
             child=0,
             uid=_FIRST_UID + self._next_uid,
-            limits=wire.Limits(memory=memory_limit(side.input_bytes + side.output_bytes)),
+            limits=self._limits(side),
             device=self.device,
             input_bytes=side.input_bytes,
             output_bytes=side.output_bytes,
             keeper_cores=self.cores.work,
             child_cores=self.cores.work,
             cache=self.cache_key(solution),
+            namespaces=self.namespaces,
             fallback_scratch=f"/tmp/kernelarc-{os.getpid()}" if self.sandbox.kind != "none" else str(self.scratch),
         )
         return await self.zygote.spawn(request, side.fds)
+
+    def _limits(self, side: Side) -> wire.Limits:
+        memory = memory_limit(side.input_bytes + side.output_bytes, cuda=self.on_gpu)
+        if self.on_gpu:  # the driver, the compiler and CUPTI need descriptors and threads of their own
+            return wire.Limits(memory=memory, files=1024, processes=512, scratch=2 << 30)
+        return wire.Limits(memory=memory)
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device != "cpu"
+
+    @property
+    def timing_cores(self) -> list[int]:
+        """Where a process is while it is timed: one reserved core, or with a GPU wherever the driver likes."""
+        return self.cores.work if self.on_gpu else self.cores.timing
+
+    def bound_ms(self, workload: int) -> float | None:
+        """The lower bound of a listed workload on this device, once it is known."""
+        return self.bounds.get(self.specs[workload].uuid)
 
     def load_of(self, solution: Solution, timeout_s: float) -> wire.Load:
         return wire.Load(

@@ -6,8 +6,11 @@ import math
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from engine.bench.reasons import status_of
 from engine.bench.stats import geomean, median_interval
+from engine.hardware.roofline import sol_score
 from engine.records import Comparison, Evaluation, WorkloadResult
 from engine.text import clean
 
@@ -24,6 +27,7 @@ def summarize(trial: Trial, reason: str) -> Evaluation:
         workloads=rows,
         latency_ms=geomean([row.latency_ms for row in rows]) if complete else None,
         geomean_speedup=geomean([row.speedup for row in rows]) if complete else None,
+        sol_score=_mean([row.sol_score for row in rows]) if complete else None,
         comparison=_comparison(trial) if complete else None,
         timer=trial.candidate.timer or "wall",
         notes=list(dict.fromkeys([*trial.notes, *(note for r in trial.results.values() for note in r.notes)])),
@@ -31,9 +35,15 @@ def summarize(trial: Trial, reason: str) -> Evaluation:
     )
 
 
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
 def _row(trial: Trial, workload: int) -> WorkloadResult:
     result = trial.results[workload]
     row = WorkloadResult(
+        roofline_ms=trial.session.bound_ms(workload),
         uuid=trial.session.specs[workload].uuid,
         status=status_of(result.reason),
         reason=result.reason,
@@ -47,8 +57,6 @@ def _row(trial: Trial, workload: int) -> WorkloadResult:
 
 
 def _timed(trial: Trial, workload: int, row: WorkloadResult) -> WorkloadResult:
-    import msgspec
-
     assert trial.timing is not None
     blocks = {role: by_workload[workload] for role, by_workload in trial.timing.blocks.items()}
     if not blocks["candidate"]:
@@ -57,11 +65,11 @@ def _timed(trial: Trial, workload: int, row: WorkloadResult) -> WorkloadResult:
     row = msgspec.structs.replace(row, latency_ms=interval.mid, latency_ci=(interval.lo, interval.hi))
     if "reference" in blocks:
         ratios = trial.timing.log_ratios("reference", [workload])[0]
-        row = msgspec.structs.replace(
-            row,
-            reference_latency_ms=median(block.mean_ms for block in blocks["reference"]),
-            speedup=math.exp(fmean(ratios)),
-        )
+        baseline = median(block.mean_ms for block in blocks["reference"])
+        row = msgspec.structs.replace(row, reference_latency_ms=baseline, speedup=math.exp(fmean(ratios)))
+        if row.roofline_ms and row.latency_ms:
+            score = sol_score(row.latency_ms, baseline, row.roofline_ms)
+            row = msgspec.structs.replace(row, sol_score=score.value)
     return row
 
 

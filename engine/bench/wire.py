@@ -83,6 +83,7 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
     keeper_cores: list[int]
     child_cores: list[int]
     cache: str = ""  # key of this source's compile cache
+    namespaces: bool = True  # try namespaces of its own for the child
     fallback_scratch: str = ""  # where the child's folders go if it cannot have a /tmp of its own
 
 

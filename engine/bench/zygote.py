@@ -25,7 +25,15 @@ import msgspec
 
 from engine.bench import namespaces as ns
 from engine.bench import compile_cache, wire
-from engine.bench.keeper import SCRATCH, Keeper, confine, may_change_user, private_folders, private_mounts
+from engine.bench.keeper import (
+    SCRATCH,
+    Keeper,
+    confine,
+    descendants,
+    may_change_user,
+    private_folders,
+    private_mounts,
+)
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -59,8 +67,7 @@ class Zygote:
 
     def _end(self) -> NoReturn:
         for pid in self.keepers:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            kill_tree(pid)
         os._exit(0)
 
     def _reap(self) -> None:
@@ -84,7 +91,7 @@ class Zygote:
             if isinstance(request, wire.Kill):
                 for pid, child in self.keepers.items():
                     if child == request.child:
-                        os.kill(pid, signal.SIGKILL)
+                        kill_tree(pid)
                 return
             if len(fds) != 4:
                 raise wire.ProtocolError(f"{len(fds)} descriptors with a Spawn")
@@ -124,9 +131,10 @@ class Zygote:
         """In the entry process: new namespaces, then the keeper as their first process."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        alone = True
+        alone = request.namespaces
         try:
-            enter_child_namespaces()
+            if alone:
+                enter_child_namespaces()
         except OSError:
             alone = False
         try:
@@ -142,6 +150,13 @@ class Zygote:
         os.close(self.wake_read)
         os.close(self.wake_write)
         keep(request, fds, alone=alone)
+
+
+def kill_tree(keeper: int) -> None:
+    """A keeper that is pid 1 of its namespace takes everything along; without one its descendants are killed too."""
+    for pid in (*descendants(keeper), keeper):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def enter_child_namespaces() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from engine.bench.sandbox import Sandbox, environment, readable_prefixes
 from engine.bench.session import Session
 from engine.problems.model import Problem
 from engine.problems.solution import Solution
+
+from .conftest import helpers_of, wait_until  # noqa: TID252
 
 Make = Callable[..., Solution]
 QUICK = EvaluationPlan(rounds=1, timing=False, unlisted_shape=False)
@@ -42,6 +45,25 @@ async def test_a_candidate_runs_confined(
     layers = good.evidence["isolation"]
     assert layers["no-new-privileges"] == "on" and layers["no-capabilities"] == "on"
     assert {"pid-namespace", "private-tmp", "unprivileged-user", "system-call-filter"} <= set(layers)
+
+
+async def test_without_namespaces_of_its_own_a_candidate_is_still_killed_whole(
+    problem: Problem, candidate: Make, tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_module, "Session", lambda *a, **k: Session(*a, **k, namespaces=False))
+    bench = ProcessBench(problem, "cpu", tmp_path / "scratch")
+    before = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        time.sleep(300)\n    os._exit(0)"
+    try:
+        answer = await bench.evaluate(candidate(before), QUICK)
+        again = await bench.evaluate(candidate(), QUICK)
+        standing = len(helpers_of(private_home))
+        await bench.evaluate(candidate(before), QUICK)
+        assert wait_until(lambda: len(helpers_of(private_home)) <= standing)
+    finally:
+        await bench.close()
+    assert (answer.verdict, again.verdict) == ("PASS", "PASS"), (answer.detail, again.detail)
+    assert answer.evidence["isolation"]["pid-namespace"].startswith("off")
+    assert answer.evidence["isolation"]["unprivileged-user"] == "on" or not os.geteuid() == 0
 
 
 def test_layers_are_named_for_doctor() -> None:

@@ -1,0 +1,123 @@
+"""The GPU's protocol (inputs from seeds, outputs bound by digests), run here on the CPU device."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+import torch
+
+from engine.bench import bench as bench_module
+from engine.bench.api import EvaluationPlan
+from engine.bench.bench import ProcessBench
+from engine.bench.device_harness import _copy_rotated
+from engine.bench.digest import Digest
+from engine.bench.session import Session
+from engine.problems.model import Problem
+from engine.problems.solution import Solution, python_solution
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+QUICK = EvaluationPlan(rounds=3, timing=False)
+RIGHT = "return torch.softmax(x, dim=-1) * scale + y"
+Make = Callable[..., Solution]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def device_bench(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ProcessBench]:
+    home = tmp_path_factory.mktemp("device")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNELARC_HOME", str(home))
+        patch.setattr(bench_module, "Session", lambda *a, **k: Session(*a, **k, own_inputs=True))
+        made = ProcessBench(problem, "cpu", home / "scratch")
+        await made._live()
+    yield made
+    await made.close()
+
+
+CASES = {
+    "right": ("", RIGHT, ""),
+    "one buffer for ever": (
+        "_out = {}",
+        "out = _out.setdefault(x.shape, torch.empty_like(x))\ntorch.add(torch.softmax(x, dim=-1) * scale, y, out=out)\nreturn out",
+        "",
+    ),
+    "not contiguous": ("", "return (torch.softmax(x, dim=-1) * scale + y).t().contiguous().t()", ""),
+    "wrong": ("", "return y", "wrong.numerical"),
+    "replay": (
+        "seen = {}",
+        "if x.data_ptr() not in seen: seen[x.data_ptr()] = torch.softmax(x, dim=-1) * scale + y\nreturn seen[x.data_ptr()]",
+        "wrong.stale-output",
+    ),
+    "replay by version": (
+        "seen = {}",
+        "key = (x.data_ptr(), x._version, y._version)\nif key not in seen: seen[key] = torch.softmax(x, dim=-1) * scale + y\nreturn seen[key]",
+        "hack.cached-output",
+    ),
+    "writes into an input": ("", "out = torch.softmax(x, dim=-1) * scale + y\nx.mul_(2)\nreturn out", "wrong.input-mutation"),
+    "tampered generator": ("torch.randn = lambda *a, **k: torch.zeros(*a)", RIGHT, ""),
+    "exception": ("", "raise ValueError('no')", "wrong.exception"),
+    "crash": ("import ctypes", "ctypes.string_at(8)", "crash.signal"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_verdicts(device_bench: ProcessBench, candidate: Make, name: str) -> None:
+    before, body, reason = CASES[name]
+    answer = await device_bench.evaluate(candidate(before, body), QUICK)
+    if name == "tampered generator":
+        assert answer.verdict == "FAIL"  # its own inputs no longer match: it only fooled itself
+    else:
+        assert answer.reason == reason, (answer.reason, answer.detail)
+
+
+async def test_outputs_finished_after_the_report_do_not_match_their_digest(
+    device_bench: ProcessBench, candidate: Make
+) -> None:
+    before = (
+        "import gc, threading, time\n"
+        "def _later(x, y, scale, shape):\n"
+        "    time.sleep(0.01)\n"
+        "    for box in gc.get_objects():\n"
+        "        if isinstance(box, torch.Tensor) and box.shape == shape and box.dtype == torch.float32 and bool((box == 7.0).all()):\n"
+        "            box.copy_(torch.softmax(x, dim=-1) * scale + y)\n"
+    )
+    body = (
+        "threading.Thread(target=_later, args=(x.clone(), y.clone(), scale, x.shape), daemon=True).start()\n"
+        "return torch.full_like(x, 7.0)"
+    )
+    answer = await device_bench.evaluate(candidate(before, body), QUICK)
+    assert answer.reason in ("hack.late-output", "wrong.numerical"), (answer.reason, answer.detail)
+
+
+async def test_destination_passing(device_bench: ProcessBench, problem: Problem) -> None:
+    source = (
+        "import torch\n\ndef run(x, y, scale, out):\n    torch.add(torch.softmax(x, dim=-1) * scale, y, out=out)\n"
+    )
+    solution = python_solution(source, definition=problem.name, name="dps", destination_passing=True)
+    answer = await device_bench.evaluate(solution, QUICK)
+    assert answer.verdict == "PASS" and answer.timer == "wall", (answer.reason, answer.detail)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 4099])
+async def test_a_digest_depends_on_every_byte_and_its_place(size: int) -> None:
+    digest = Digest()
+    raw = torch.randint(0, 256, (size,), dtype=torch.uint8)
+    whole = int(digest(raw))
+    assert whole == int(Digest()(raw.clone()))
+    for index in {0, size // 2, size - 1} if size else set():
+        other = raw.clone()
+        other[index] ^= 1
+        assert int(digest(other)) != whole
+    if size > 16:
+        assert int(digest(raw.roll(8))) != whole
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.float8_e4m3fn, torch.int64])
+async def test_rotation_is_torch_roll(dtype: torch.dtype) -> None:
+    source = torch.randint(0, 2, (5, 7)).to(dtype)
+    target = torch.zeros(5, 7).to(dtype)
+    _copy_rotated(target.view(-1), source.reshape(-1), 9)
+    wanted = torch.roll(source.reshape(-1).view(torch.uint8).view(35, -1), 9, dims=0)
+    assert torch.equal(target.reshape(-1).view(torch.uint8).view(35, -1), wanted)
