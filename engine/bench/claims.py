@@ -68,13 +68,14 @@ def _noop(trial: Trial) -> Contender:
 
 
 def overhead_of(blocks: list[Block]) -> Overhead:
-    wall: dict[int, list[float]] = {}
-    cpu: dict[int, list[float]] = {}
-    for block in blocks:
-        claimed_ns = sum(block.claimed_ns)  # even a no-op takes a little; that is not overhead
-        wall.setdefault(len(block.claimed_ns), []).append((block.wall_ns - claimed_ns) / 1e6)
-        cpu.setdefault(len(block.claimed_ns), []).append((block.cpu_ns - claimed_ns) / 1e6)
-    return Overhead(wall, cpu if all(block.cpu_ns for block in blocks) else {})
+    sizes = sorted({len(block.claimed_ns) for block in blocks})
+    groups = {size: [block for block in blocks if len(block.claimed_ns) == size] for size in sizes}
+    return Overhead(
+        wall={size: [block.wall_ns / 1e6 for block in group] for size, group in groups.items()},
+        cpu={size: [block.cpu_ns / 1e6 for block in group] for size, group in groups.items()},
+        claimed={size: [sum(block.claimed_ns) / 1e6 for block in group] for size, group in groups.items()},
+        cpu_known=all(block.cpu_ns for block in blocks),
+    )
 
 
 async def _second_run(trial: Trial, workloads: list[int]) -> dict[int, TimingCheck]:

@@ -21,7 +21,7 @@ from statistics import fmean
 import msgspec
 
 from engine.bench.contender import Block
-from engine.bench.overhead import Overhead
+from engine.bench.overhead import Overhead, per_call_ms, typical_ms
 from engine.bench.stats import TimingCheck, check_timing
 
 
@@ -34,14 +34,10 @@ def cross_check(
     """``None`` if there is too little to say anything."""
     small = [b for b in blocks if len(b.claimed_ns) == k]
     large = [b for b in blocks if len(b.claimed_ns) == 2 * k]
-    seen = all(block.cpu_ns for block in blocks) and bool(overhead.cpu)
+    seen = all(block.cpu_ns for block in blocks) and overhead.cpu_known
     if not small or not large or (on_gpu and not seen):
         return None
-    if on_gpu:
-        # The no-op waits for nothing: what its windows contain beyond its calls is the same waiting as here.
-        base = {n: [w - c for w, c in zip(overhead.wall[n], overhead.cpu[n], strict=True)] for n in overhead.wall}
-    else:
-        base = overhead.cpu if seen else overhead.wall
+    base = overhead.waiting() if on_gpu else overhead.beyond_calls(use_cpu=seen)
 
     def outside_ms(block: Block) -> float:
         if on_gpu:
@@ -53,15 +49,14 @@ def cross_check(
         min(map(outside_ms, small)),
         min(map(outside_ms, large)),
         k,
-        overhead_ms=overhead.per_call_ms(base, k),
+        overhead_ms=per_call_ms(base, k),
         bound_ms=bound_ms,
     )
     if on_gpu and check.allowed_ms < _GPU_FLOOR_MS:
         suspect = check.below_bound or check.excess_ms > _GPU_FLOOR_MS
         check = msgspec.structs.replace(check, allowed_ms=_GPU_FLOOR_MS, suspect=suspect)
     rest_ms = min(
-        (outside_ms(b) - sum(b.claimed_ns) / 1e6 - overhead.typical_ms(base, len(b.claimed_ns)))
-        / len(b.claimed_ns)
+        (outside_ms(b) - sum(b.claimed_ns) / 1e6 - typical_ms(base, len(b.claimed_ns))) / len(b.claimed_ns)
         for b in (*small, *large)
     )
     if rest_ms <= max(check.excess_ms, check.allowed_ms):

@@ -11,20 +11,36 @@ from engine.problems.dtypes import DTYPES
 from engine.problems.solution import Solution, python_solution
 
 
+ByCalls = dict[int, list[float]]
+
+
 class Overhead(msgspec.Struct, frozen=True):
-    """What no-op blocks of one workload took by an outside clock beyond their calls, milliseconds, by number of
-    calls."""
+    """What no-op blocks of one workload took, milliseconds, by number of calls."""
 
-    wall: dict[int, list[float]]
-    cpu: dict[int, list[float]]
+    wall: ByCalls
+    cpu: ByCalls
+    claimed: ByCalls
+    cpu_known: bool
 
-    @staticmethod
-    def typical_ms(by_calls: dict[int, list[float]], calls: int) -> float:
-        return median(by_calls[calls])
+    def beyond_calls(self, *, use_cpu: bool) -> ByCalls:
+        """By an outside clock, without the calls themselves: even a no-op call takes a little."""
+        return _minus(self.cpu if use_cpu else self.wall, self.claimed)
 
-    @staticmethod
-    def per_call_ms(by_calls: dict[int, list[float]], k: int) -> float:
-        return max((min(by_calls[2 * k]) - min(by_calls[k])) / k, 0.0)
+    def waiting(self) -> ByCalls:
+        """Wall time without processor time: what a no-op block waits for the device."""
+        return _minus(self.wall, self.cpu)
+
+
+def _minus(a: ByCalls, b: ByCalls) -> ByCalls:
+    return {size: [x - y for x, y in zip(a[size], b[size], strict=True)] for size in a}
+
+
+def typical_ms(by_calls: ByCalls, calls: int) -> float:
+    return median(by_calls[calls])
+
+
+def per_call_ms(by_calls: ByCalls, k: int) -> float:
+    return max((min(by_calls[2 * k]) - min(by_calls[k])) / k, 0.0)
 
 
 def noop_solution(specs: list[WorkloadSpec], device: str, *, destination_passing: bool) -> Solution:

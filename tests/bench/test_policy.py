@@ -1,0 +1,186 @@
+"""The bench's pure parts: layout, block sizes, reasons, the cross-check, the unlisted workload, evidence."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine.bench import wire
+from engine.bench.claims import overhead_of
+from engine.bench.compile_cache import MAX_BYTES, copy_regular
+from engine.bench.contender import Block
+from engine.bench.crosscheck import cross_check
+from engine.bench.evidence import write_evidence
+from engine.bench.layout import PAGE, workload_spec
+from engine.bench.plan_calls import FRESH, HIDDEN, REFILLED, block_size, style_of_round
+from engine.bench.reasons import reason_of, status_of, verdict_of
+from engine.bench.session import slots_of
+from engine.bench.unlisted import UUID, unlisted_workload
+from engine.problems.axes import resolve_axes
+from engine.problems.model import Problem, SafetensorsInput, ScalarInput
+from engine.problems.solution import python_solution
+from engine.records import Evaluation
+
+MS = 1_000_000
+
+
+def noop(k: int, each_us: float = 3.0) -> list[Block]:
+    sizes = [k, 2 * k] * 4
+    return [
+        Block(0, [500] * n, wall_ns=int(120_000 + n * each_us * 1000), cpu_ns=int(60_000 + n * each_us * 1000))
+        for n in sizes
+    ]
+
+
+def blocks(
+    k: int, claimed_ms: float, hidden_ms: float, *, per_block_ms: float = 0.0, cpu: bool = True
+) -> list[Block]:
+    made = []
+    for n in [k, 2 * k] * 4:
+        spent = int(n * (claimed_ms + hidden_ms) * MS + per_block_ms * MS + 60_000 + n * 3000)
+        made.append(Block(0, [int(claimed_ms * MS)] * n, wall_ns=spent + 60_000, cpu_ns=spent if cpu else 0))
+    return made
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_an_honest_claim_is_not_suspected(cpu: bool) -> None:
+    check = cross_check(blocks(3, 1.0, 0.0, cpu=cpu), 3, overhead_of(noop(3)), None)
+    assert check is not None and not check.suspect and not check.weak
+
+
+@pytest.mark.parametrize(
+    ("hidden_ms", "per_block_ms"), [(0.5, 0.0), (0.0, 2.0)], ids=["share of every call", "fixed amount per block"]
+)
+@pytest.mark.parametrize("cpu", [True, False])
+def test_hidden_time_is_suspected(hidden_ms: float, per_block_ms: float, cpu: bool) -> None:
+    claims = blocks(3, 1.0, hidden_ms, per_block_ms=per_block_ms, cpu=cpu)
+    check = cross_check(claims, 3, overhead_of(noop(3)), None)
+    assert check is not None and check.suspect
+
+
+def test_a_claim_below_the_bound_is_suspected() -> None:
+    check = cross_check(blocks(3, 0.1, 0.0), 3, overhead_of(noop(3)), 0.2)
+    assert check is not None and check.below_bound and check.suspect
+
+
+def test_on_a_gpu_launching_from_python_is_not_hidden_time() -> None:
+    host_bound = [
+        Block(0, [3000] * n, wall_ns=n * 90_000 + 200_000, cpu_ns=n * 80_000 + 100_000) for n in (3, 6) * 4
+    ]
+    waiting = [
+        Block(0, [3000] * n, wall_ns=n * 990_000 + 200_000, cpu_ns=n * 80_000 + 100_000) for n in (3, 6) * 4
+    ]
+    idle = overhead_of(
+        [Block(0, [9000] * n, wall_ns=n * 30_000 + 200_000, cpu_ns=n * 20_000 + 100_000) for n in (3, 6) * 4]
+    )
+    honest, liar = (cross_check(b, 3, idle, None, on_gpu=True) for b in (host_bound, waiting))
+    assert honest is not None and not honest.suspect
+    assert liar is not None and liar.suspect
+
+
+def test_too_few_blocks_say_nothing() -> None:
+    assert cross_check(blocks(3, 1.0, 0.0)[:1], 3, overhead_of(noop(3)), None) is None
+
+
+@pytest.mark.parametrize(
+    ("call_s", "slots", "least", "most"), [(1e-5, 32, 16, 16), (1e-3, 8, 3, 4), (0.2, 8, 1, 1), (5.0, 2, 1, 1)]
+)
+def test_blocks_are_neither_too_short_nor_too_long(call_s: float, slots: int, least: int, most: int) -> None:
+    k = block_size(20, 5, call_s, slots)
+    assert least <= k <= most and 2 * k <= max(slots, 2)
+
+
+def test_every_style_is_used_openly_refilled_first() -> None:
+    assert [style_of_round(i) for i in range(3)] == [REFILLED, HIDDEN, FRESH]
+    assert {style_of_round(i) for i in range(3, 80)} == {FRESH, REFILLED, HIDDEN}
+
+
+def test_slots_do_not_overlap(problem: Problem) -> None:
+    for workload in problem.workloads:
+        spec = workload_spec(problem.definition, workload, resolve_axes(problem.definition, workload))
+        for items, stride in ((spec.inputs, spec.input_stride), (spec.outputs, spec.output_stride)):
+            ends = [0]
+            for item in items:
+                if item.shape is not None:
+                    assert item.offset >= ends[-1] and item.offset % 256 == 0
+                    ends.append(item.offset + item.nbytes)
+            assert stride >= ends[-1] and stride % PAGE == 0
+        assert slots_of(spec) >= 2
+        assert slots_of(spec, device_bytes=spec.input_stride * 40) < slots_of(spec)
+
+
+EVENTS = [
+    (wire.Report(event="done", rows=[(wire.OK, 5)]), ""),
+    (wire.Report(event="done", rows=[(wire.OK, 5), (wire.SHAPE, 0)]), "wrong.shape"),
+    (wire.Report(event="done", rows=[(wire.MEMORY, 0)]), "resource.memory"),
+    (wire.Report(event="done", rows=[(77, 0)]), "hack.forged-report"),
+    (wire.Report(event="exit", code=0), "hack.early-exit"),
+    (wire.Report(event="exit", code=9), "crash.exit"),
+    (wire.Report(event="signal", code=signal.SIGSEGV), "crash.signal"),
+    (wire.Report(event="signal", code=signal.SIGXCPU), "resource.timeout"),
+    (wire.Report(event="timeout"), "resource.timeout"),
+    (wire.Report(event="output"), "resource.output"),
+    (wire.Report(event="protocol"), "hack.forged-report"),
+]
+
+
+@pytest.mark.parametrize(("report", "reason"), EVENTS)
+def test_every_end_has_one_reason(report: wire.Report, reason: str) -> None:
+    assert reason_of(report)[0] == reason
+    assert (status_of(reason) == "PASSED") == (reason == "")
+    assert verdict_of(reason) == ("PASS" if not reason else "FAIL")
+
+
+def test_faults_are_errors() -> None:
+    assert verdict_of("needs.cuda") == verdict_of("fault.reference") == "ERROR"
+    assert verdict_of("gate.forbidden-import") == "REJECT" and status_of("fault.reference") == "INVALID_REFERENCE"
+
+
+def test_the_unlisted_workload_moves_axes_and_scalars(problem: Problem) -> None:
+    made = unlisted_workload(problem)
+    assert made is not None and made.uuid == UUID
+    assert made.axes["rows"] in {32} and made.axes["rows"] % 16 == 0
+    scale = made.inputs["scale"]
+    assert isinstance(scale, ScalarInput) and scale.value != 0.5
+
+
+def test_problems_with_stored_inputs_get_no_unlisted_workload(problem: Problem) -> None:
+    stored = {"x": SafetensorsInput(path="a", tensor_key="b")}
+    workloads = [msgspec.structs.replace(problem.workloads[0], inputs=stored)]
+    assert unlisted_workload(msgspec.structs.replace(problem, workloads=workloads)) is None
+
+
+def test_a_report_that_is_too_long_is_cut() -> None:
+    data = wire.pack_report([(wire.OK, 1)], [[(7, *(0,) * wire.MAX_DIMS)]], b"x" * 100_000)
+    assert len(data) == wire.REPORT.size + wire.ROW.size + wire.PLACE.size + wire.MAX_TEXT
+
+
+def test_compile_caches_copy_files_and_never_links(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "kernel.so").write_bytes(b"code")
+    (source / "secret").symlink_to("/etc/passwd")
+    (source / "etc").symlink_to("/etc")
+    copy_regular(source, tmp_path / "target")
+    found = {str(p.relative_to(tmp_path / "target")) for p in (tmp_path / "target").rglob("*") if p.is_file()}
+    assert found == {"deep/kernel.so"}
+    with (source / "huge").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(OSError, match="MiB"):
+        copy_regular(source, tmp_path / "other")
+
+
+def test_evidence_can_be_audited(problem: Problem, tmp_path: Path) -> None:
+    import hashlib
+
+    solution = python_solution("def run(x, y, scale): pass\n", definition=problem.name, name="../odd name")
+    folder = write_evidence(tmp_path, 3, problem, solution, Evaluation(verdict="PASS", evidence={"seeds": [1]}))
+    assert folder.parent == tmp_path and folder.name.startswith("003-")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for relative, digest in manifest["sha256"].items():
+        assert hashlib.sha256((folder / relative).read_bytes()).hexdigest() == digest
+    assert "sources/kernel.py" in manifest["sha256"] and manifest["solution_sha"]
