@@ -17,6 +17,7 @@ import msgspec
 from engine import paths
 from engine.config import PRESETS, CampaignConfig
 from engine.errors import BadInput
+from engine.guard.plateau import LINE_TRIES
 
 PRESET_SETTINGS: dict[str, dict[str, Any]] = {
     "single": {"agents": 1, "memory": "private", "wins": 16, "traps": 16, "leaderboard": False},
@@ -27,8 +28,6 @@ CUSTOM = "custom"
 """The preset name of a configuration that departs from the preset it started from."""
 
 PROPOSERS = ("recipes", "llm", "replay", "inbox")
-DRAFT_TRIES = 3
-"""Benched tries of a draft line; r_stop leaves room for one (r_stop ≥ r_draft + 3)."""
 
 LARGEST = 2**53
 """What JSON and the database hold exactly; nobody needs more."""
@@ -144,11 +143,11 @@ def _check_budgets(config: CampaignConfig, where: str) -> None:
 
 def _check_search(config: CampaignConfig, where: str) -> None:
     _require(config.draft_after >= 1, f"draft_after is {config.draft_after}", "use 1 or more", where)
-    least = config.draft_after + DRAFT_TRIES
+    least = config.draft_after + LINE_TRIES
     _require(
         config.stop_after >= least,
         f"stop_after is {config.stop_after} and draft_after {config.draft_after}",
-        f"a draft line needs {DRAFT_TRIES} tries: use stop_after {least} or more",
+        f"a draft line needs {LINE_TRIES} tries: use stop_after {least} or more",
         where,
     )
     _require(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.errors import BadInput
 from engine.records import Mode, Outcome
 
 LINE_TRIES = 3
@@ -36,19 +35,6 @@ class PlateauState(msgspec.Struct, frozen=True, kw_only=True):
     line_base: int | None = None  # the line's last correct candidate; ``None``: start from the best
     line_forced: bool = False
     stop: bool = False  # r_stop was reached outside a line
-
-
-def check_config(config: PlateauConfig) -> PlateauConfig:
-    """Raises :class:`BadInput` unless 1 ≤ r_draft and r_stop ≥ r_draft + 3."""
-    if config.r_draft < 1:
-        raise BadInput(f"draft_after is {config.r_draft}", where="draft_after", fix="use 1 or more")
-    if config.r_stop < config.r_draft + LINE_TRIES:
-        raise BadInput(
-            f"stop_after is {config.r_stop}, less than draft_after + {LINE_TRIES}",
-            where="stop_after",
-            fix=f"use {config.r_draft + LINE_TRIES} or more",
-        )
-    return config
 
 
 def draft_due(state: PlateauState, config: PlateauConfig) -> bool:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import BadInput
 from engine.guard import archive, keep, plateau, stop
 from engine.records import Comparison, Evaluation, Mode, Outcome, StopReason, WorkloadResult
 
@@ -187,16 +186,6 @@ def test_a_line_builds_on_its_own_last_correct_candidate_even_if_slower() -> Non
     assert not state.line_open and plateau.base_of(state, working=0, best=0) == 0
 
 
-@pytest.mark.parametrize(("draft", "at", "ok"), [(5, 8, True), (5, 7, False), (0, 9, False), (1, 4, True)])
-def test_config_limits(draft: int, at: int, ok: bool) -> None:
-    cfg = plateau.PlateauConfig(r_draft=draft, r_stop=at)
-    if ok:
-        assert plateau.check_config(cfg) is cfg
-    else:
-        with pytest.raises(BadInput):
-            plateau.check_config(cfg)
-
-
 @given(st.text(alphabet="AVsXEKF", max_size=80), st.integers(1, 6), st.integers(3, 12))
 def test_plateau_invariants(outcomes: str, r_draft: int, gap: int) -> None:
     cfg = plateau.PlateauConfig(r_draft=r_draft, r_stop=r_draft + gap)
@@ -277,32 +266,7 @@ def test_no_budget_is_no_limit() -> None:
     assert stop.split_budget(None, 3) == [None, None, None]
 
 
-# --- archives
-
-
-def rows(*kept: tuple[str, int, float]) -> list[archive.ArchiveRow]:
-    return [row for agent, n, ms in kept for row in archive.rows_for(K, agent, n, ms)]
-
-
-def test_leaderboard_is_each_agents_best_fastest_first() -> None:
-    table = rows(("a", 1, 9.0), ("b", 2, 5.0), ("a", 3, 4.0)) + list(archive.rows_for(A, "c", 4, 1.0))
-    assert [(s.agent, s.candidate) for s in archive.leaderboard(table)] == [("a", 3), ("b", 2)]
-    assert [s.agent for s in archive.siblings(table, "b", 5.0)] == ["a"]
-    assert archive.siblings(table, "a", 4.0) == []
-    assert [s.agent for s in archive.siblings(table, "c", None)] == ["a", "b"]
-
-
-def test_veto_returns_the_best_to_the_previous_keep_and_leaves_the_rows() -> None:
-    table = rows(("a", 1, 9.0), ("a", 2, 8.0), ("b", 3, 1.0), ("a", 4, 7.0))
-    effect = archive.veto(table, 4)
-    assert effect is not None and (effect.agent, effect.best, effect.was_best) == ("a", 2, True)
-    assert len(effect.rows) == len(table)
-    older = archive.veto(effect.rows, 1)
-    assert older is not None and (older.best, older.was_best) == (2, False)
-    last = archive.veto(older.rows, 2)
-    assert last is not None and last.best == archive.SEED
-    assert archive.veto(last.rows, 2) is None and archive.veto(table, 99) is None
-    assert archive.best_of(last.rows, "b") == 3
+# --- the working point
 
 
 @pytest.mark.parametrize(
@@ -323,22 +287,3 @@ def test_veto_returns_the_best_to_the_previous_keep_and_leaves_the_rows() -> Non
 def test_working_point(outcomes: str, vetoed: tuple[int, ...], working: int) -> None:
     names = {"K": K, "A": A, "V": V, "X": X, "E": E}
     assert archive.working_point([(i, names[c]) for i, c in enumerate(outcomes, 1)], vetoed) == working
-
-
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([K, A, V, X])), max_size=40), st.data())
-def test_archive_invariants_under_random_verdicts_and_vetoes(
-    verdicts: list[tuple[str, Outcome]], data: st.DataObject
-) -> None:
-    table: list[archive.ArchiveRow] = []
-    for number, (agent, outcome) in enumerate(verdicts, 1):
-        table += archive.rows_for(outcome, agent, number, 1000.0 - number)
-    size = len(table)
-    for number in data.draw(st.lists(st.integers(1, 40), max_size=10)):
-        effect = archive.veto(table, number)
-        if effect is not None:
-            table = list(effect.rows)
-            assert effect.best < number or not effect.was_best
-    assert len(table) == size
-    for agent in "ab":
-        standing = [r.candidate for r in table if r.agent == agent and r.kind == "best" and not r.vetoed]
-        assert archive.best_of(table, agent) == (max(standing) if standing else 0)
