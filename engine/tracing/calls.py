@@ -81,6 +81,11 @@ def factory_size(base: str, args: Any, kwargs: dict[str, Any]) -> tuple[int, tor
     return elements, dtype
 
 
+def is_shaped(args: Any) -> bool:
+    """Whether a factory call asks for axes: a 0-dim constant may meet tensors of any device."""
+    return any(isinstance(a, list | tuple) and len(a) > 0 for a in args)
+
+
 def gathered_elements(info: OpInfo, args: Any, source: torch.Tensor, indices: list[torch.Tensor]) -> float | None:
     """Elements of ``source`` that a gather touches; ``None`` if that cannot be told."""
     if not indices or source.numel() == 0:

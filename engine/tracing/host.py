@@ -29,6 +29,7 @@ def main() -> int:
     quiet = os.open(os.devnull, os.O_RDWR)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # a reference that compiles itself is followed as written
     import torch
 
     from engine.tracing import subject  # noqa: F401 - imported here so that every child has it

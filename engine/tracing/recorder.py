@@ -1,9 +1,10 @@
 """A dispatch mode that follows a reference without its data (imports torch; child process only).
 
-Large float tensors live on the ``meta`` device: shapes and types, no data. Integers, booleans and small tensors
-are real, so that indices, offsets, expert assignments and masks take their true course. An operator runs for
-real iff all its operands are real and its result is small; else on ``meta``, and its result is unknown from then
-on. Where the reference asks for an unknown number, a plausible one is assumed and noted.
+Float inputs and large float tensors live on the ``meta`` device: shapes and types, no data. Integers, booleans and
+small constants are real, so that indices, offsets, expert assignments and masks take their true course. An
+operator runs for real iff all its operands are real and its result is small; else on ``meta``, and its result is
+unknown from then on. Where the reference asks for an unknown number or index, a plausible one is assumed and
+noted.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from engine.tracing.calls import (
     factory_size,
     flat_tensors,
     gathered_elements,
+    is_shaped,
     on_cpu,
     signature,
     storage_key,
 )
+from engine.tracing.fallbacks import CHOOSING, likely_true, with_indices, without_meta_kernel
 from engine.tracing.rules import OpInfo, matrix_flops, op_info, vector_flops
 from engine.tracing.values import Node, Read, Value, bits_of
 
@@ -156,6 +159,8 @@ class Recorder(TorchDispatchMode):
         if not tensors:
             elements, dtype = factory_size(info.base, args, kwargs)
             is_float = dtype.is_floating_point or dtype.is_complex
+            if is_float and is_shaped(args) and torch.device(kwargs.get("device") or "cpu").type == "meta":
+                return False  # it will meet tensors without data, and must be on their device
             return elements <= REAL_FLOAT_ELEMENTS if is_float else elements * dtype.itemsize <= REAL_BYTES
         if info.returns_view:
             return True
@@ -177,7 +182,7 @@ class Recorder(TorchDispatchMode):
             meta_kwargs["device"] = _META
         out = self._shapes(func, info, meta_args, meta_kwargs)
         if not info.mutates:
-            return out
+            return with_indices(self, info, meta_args, out) if info.base in CHOOSING else out
         # The caller's own object must come back, and everyone who holds its storage must see that it changed.
         targets = [args[i] if i < len(args) else kwargs.get(name) for i, name in info.mutates]
         for target in targets:
@@ -198,8 +203,6 @@ class Recorder(TorchDispatchMode):
         try:
             out = func(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
-            from engine.tracing.fallbacks import without_meta_kernel
-
             return without_meta_kernel(self, info, args, kwargs, error)
         if key is not None and isinstance(out, torch.Tensor) and len(_KNOWN_SHAPES) < _MAX_KNOWN:
             fresh = all(storage_key(out) != storage_key(tensor) for tensor in flat_tensors(args))
@@ -216,8 +219,9 @@ class Recorder(TorchDispatchMode):
 
     def _assumed_number(self, tensor: torch.Tensor) -> bool | int | float:
         if tensor.dtype is torch.bool:
-            self.note(f"branches on data: a condition was assumed {str(self.assume_true).lower()}")
-            return self.assume_true
+            answer = self.assume_true or likely_true(self.value_of(tensor))
+            self.note(f"branches on data: a condition was assumed {str(answer).lower()}")
+            return answer
         self.note("reads a number from data: 1 was assumed")
         return 1.0 if tensor.is_floating_point() else 1
 

@@ -91,6 +91,10 @@ def _fft_flops(base: str, source: torch.Tensor, out: torch.Tensor) -> float:
 def matrix_flops(info: OpInfo, args: tuple[Any, ...], out: torch.Tensor) -> tuple[float, list[torch.Tensor]]:
     """(FLOPs, the operands that go through the matrix unit) of a matmul, convolution or attention operator."""
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    if info.base == "convolution_backward":
+        gradient, _, weight = tensors[:3]
+        wanted = sum(bool(flag) for flag in args[-1][:2])
+        return 2.0 * wanted * gradient.numel() * math.prod(weight.shape[1:]), tensors[:3]
     if info.kind == "conv":
         weight = tensors[1]
         per_output = math.prod(weight.shape[1:])

@@ -1,7 +1,8 @@
-"""Inputs for tracing: real where that is small or an index, shape-only otherwise (imports torch; child only)."""
+"""Inputs for tracing: integers and booleans are real, floats have shapes only (imports torch; child only)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from engine.errors import BadInput, Fault
 from engine.problems.axes import shape_of
-from engine.problems.distributions import Draw, is_causal_mask, plain_tensor, role_of
+from engine.problems.distributions import Draw, plain_tensor, role_of
 from engine.problems.dtypes import stored_shape, torch_dtype
 from engine.problems.inputs import make_inputs
 from engine.problems.model import (
@@ -22,7 +23,7 @@ from engine.problems.model import (
     Workload,
 )
 from engine.tracing.marks import causal_fraction
-from engine.tracing.recorder import REAL_BYTES, REAL_FLOAT_ELEMENTS, Recorder, paused
+from engine.tracing.recorder import REAL_BYTES, Recorder, paused
 
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 _SEED = 20
@@ -46,8 +47,11 @@ def traced_inputs(
             _input(recorder, definition, workload, name, spec, axes, root)
             for name, spec in definition.inputs.items()
         ]
-    for name, value in zip(definition.inputs, values, strict=True):
+    for index, name in enumerate(definition.inputs):
+        value = values[index]
         if isinstance(value, torch.Tensor):
+            if value.is_floating_point() and value.dim():
+                values[index] = value = recorder.to_meta(value)
             recorder.register_input(name, value)
     return values
 
@@ -85,16 +89,10 @@ def _input(
 
 
 def _drawn(recorder: Recorder, draw: Draw) -> torch.Tensor:
-    elements = 1
-    for size in draw.shape:
-        elements *= size
-    small = (
-        elements <= REAL_FLOAT_ELEMENTS
-        if draw.dtype.is_floating_point
-        else elements * draw.dtype.itemsize <= REAL_BYTES
-    )
-    tensor = plain_tensor(draw) if small else torch.empty(draw.shape, dtype=draw.dtype, device=_META)
-    if role_of(draw) == "causal mask" and is_causal_mask(draw):
+    elements = math.prod(draw.shape)
+    real = not draw.dtype.is_floating_point and elements * draw.dtype.itemsize <= REAL_BYTES
+    tensor = plain_tensor(draw) if real else torch.empty(draw.shape, dtype=draw.dtype, device=_META)
+    if role_of(draw) == "causal mask":
         value = recorder.value_of(tensor)
         value.structured = True
         value.kept = causal_fraction(draw.shape[-2], draw.shape[-1])
@@ -120,7 +118,7 @@ def _from_file(
     try:
         only = Workload(uuid=workload.uuid, axes=workload.axes, inputs={name: workload.inputs[name]})
         value = make_inputs(one, only, axes, _CPU, _SEED, root=root)[0]
-        return value if not value.is_floating_point() or value.numel() <= REAL_FLOAT_ELEMENTS else value.to(_META)
+        return value
     except (Fault, BadInput):
         if draw.dtype.is_floating_point:
             return _drawn(recorder, draw)

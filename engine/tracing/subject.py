@@ -44,7 +44,7 @@ def trace_workload(problem: Problem, workload: Workload, budget: int = BUDGET) -
         except Exception as error:  # noqa: BLE001 - whatever a foreign reference raises ends as a note
             failure = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
             break
-    needs_cuda = "CUDA" in failure or "cuda" in failure
+    needs_cuda = any(word in failure for word in ("CUDA", "cuda", "triton"))
     return _from_definition(problem, workload, f"the reference could not be traced ({failure})", needs_cuda)
 
 

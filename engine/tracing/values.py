@@ -59,7 +59,7 @@ class Read:
         self.value = value
         self.shape, self.strides = tuple(tensor.shape), tuple(tensor.stride())
         self.view: Any = view_key(tensor)
-        self.elements = float(unique_elements(tensor))
+        self.elements = stored_elements(value, tensor)
         self.scales = scales
         self.factor = 1.0
         self.index_of: Value | None = None  # for a gather: the index it was read with
@@ -106,7 +106,12 @@ def unique_elements(tensor: torch.Tensor) -> int:
             return 0
         if stride != 0:
             count *= size
-    return count
+    return int(count)
+
+
+def stored_elements(value: Value, tensor: torch.Tensor) -> float:
+    """Elements of ``value`` behind a view, which may have another type (a complex number is two floats)."""
+    return float(unique_elements(tensor) * tensor.element_size() / max(value.itemsize, 1))
 
 
 def view_key(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -147,7 +152,7 @@ def needed_elements(nodes: list[Node], outputs: list[tuple[Value, torch.Tensor]]
     """Walk the nodes backwards and collect what each value is needed for; scales ``flops`` to what is needed."""
     demand = Demand()
     for value, tensor in outputs:
-        demand.add(value, view_key(tensor), unique_elements(tensor))
+        demand.add(value, view_key(tensor), stored_elements(value, tensor))
     for node in reversed(nodes):
         fraction = max((demand.fraction(value) for value in node.outputs), default=0.0)
         node.flops *= fraction

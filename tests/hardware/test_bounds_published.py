@@ -76,6 +76,7 @@ def _without_bounds(folder: Path, target: Path) -> Path:
 
 
 @pytest.mark.shared
+@pytest.mark.slow
 def test_every_shared_reference_is_followed(shared_problems: list[Path]) -> None:
     problems = [load_problem(folder) for folder in shared_problems]
     smallest = [[min(p.workloads, key=lambda w: sum(w.axes.values())).uuid] for p in problems]

@@ -133,6 +133,91 @@ def test_an_expert_loop_reads_only_the_experts_in_use() -> None:
     assert kernel_type_of(problem.definition, graph) == "moe"
 
 
+def test_routing_that_depends_on_data_is_assumed_plausibly() -> None:
+    reference = (
+        "def run(x, gate, w):\n"
+        "    weight, ids = torch.topk(torch.softmax(x @ gate.T, -1), 2, dim=-1)\n"
+        "    out = torch.zeros_like(x)\n"
+        "    for e in range(16):\n"
+        "        picked = (ids == e).any(dim=1)\n"
+        "        if not picked.any():\n"
+        "            continue\n"
+        "        token = picked.nonzero().squeeze(1)\n"
+        "        out[token] += x[token] @ w[e]\n"
+        "    return out\n"
+    )
+    inputs: Shapes = {**MOE_INPUTS, "gate": ("float32", ["16", "256"])}
+    del inputs["ids"]
+    problem = _problem(
+        reference, dict(sorted(inputs.items(), key=lambda item: ["x", "gate", "w"].index(item[0]))), OUT
+    )
+    graph = trace_workload(problem, problem.workloads[0])
+    assert graph.complete and graph.notes == ["chooses indices by data: random ones were assumed"]
+    experts = 2.0 * 64 * 2 * 256 * 256
+    assert graph.flops["tensor:float32"] == pytest.approx(experts + 2 * 64 * 16 * 256)
+    assert graph.read_bytes["w"] == 16 * 256 * 256 * 4.0
+
+
+@pytest.mark.parametrize(
+    ("body", "flops"),
+    [
+        (
+            "x = x.detach().requires_grad_(True)\n"
+            "    with torch.enable_grad():\n        y = (x @ x.T).sin().sum()\n"
+            "        (g,) = torch.autograd.grad(y, x)\n    return g",
+            3 * 2 * 512 * 512 * 256,
+        ),
+        ("return torch.func.grad(lambda a: (a @ a.T).sin().sum())(x)", 3 * 2 * 512 * 512 * 256),
+        (
+            "m = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256))\n"
+            "    return m(x)",
+            2 * 2 * 512 * 256 * 1024,
+        ),
+        ("o = torch.empty(512, 512)\n    torch.mm(x, x.T, out=o)\n    return o[:, :256]", 512 * 512 * 256),
+        ("return torch.einsum('ij,kj,kl->il', x, x, x)", 2 * 2 * 512 * 512 * 256),
+        (
+            "w = torch.randn(1, 1, 3, 3)\n"
+            "    return torch.nn.grad.conv2d_input((1, 1, 512, 256), w, x[None, None], padding=1)[0, 0]",
+            2 * 512 * 256 * 9,
+        ),
+        ("return torch.vmap(lambda r: r * r.sum())(x)", 0),
+        ("z = torch.view_as_complex(x.view(512, 128, 2)) * 2\n    return torch.view_as_real(z).flatten(1)", 0),
+        ("y = x.clone()\n    y.mul_(2).add_(1)\n    y[:, ::2] *= 3\n    return y", 0),
+        (
+            "from torch.utils.checkpoint import checkpoint\n"
+            "    return checkpoint(lambda a: a * 2, x, use_reentrant=False)",
+            0,
+        ),
+        ("y = x.clone()\n    y[y > 0] = 0\n    return y", 0),
+        (
+            "h, out = torch.zeros(256), []\n    for t in range(512):\n        h = torch.tanh(h + x[t])\n"
+            "        out.append(h)\n    return torch.stack(out)",
+            0,
+        ),
+    ],
+    ids=[
+        "autograd",
+        "functional grad",
+        "module",
+        "out=",
+        "einsum",
+        "convolution backward",
+        "vmap",
+        "complex",
+        "in place",
+        "checkpoint",
+        "masked write",
+        "recurrence",
+    ],
+)
+def test_ways_to_write_a_reference(body: str, flops: float) -> None:
+    shape = ("float32", ["512", "256"])
+    graph = _trace(f"def run(x):\n    {body}\n", {"x": shape}, {"y": shape})
+    assert graph.complete, graph.notes
+    assert graph.flops.get("tensor:float32", 0.0) == pytest.approx(flops)
+    assert graph.read_bytes == {"x": 512 * 256 * 4.0}
+
+
 def test_products_run_at_the_type_their_values_came_in() -> None:
     dequantised = (
         "def run(a, b):\n"
