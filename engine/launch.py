@@ -268,9 +268,11 @@ def _last_words(path: Path, start: int, code: int) -> str:
 
 
 async def _follow(folder: Path, on_event: Callable[[Stored], None]) -> None:
-    """Hand every decision from now on to ``on_event``; on cancellation the rest that is stored, then end."""
+    """Hand every decision of this run to ``on_event``; on cancellation the rest that is stored, then end."""
     with StoreReader(folder) as reader:
         seen = reader.last_seq()
+        if seen <= 1:  # nothing but its beginning: this is the first run
+            seen = 0
 
         def hand_on() -> None:
             nonlocal seen

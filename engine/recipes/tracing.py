@@ -16,7 +16,7 @@ import msgspec
 from engine.bench.sandbox import choose_sandbox, command, environment
 from engine.problems.axes import resolve_axes, shape_of
 from engine.problems.model import ConstAxis, Problem, ScalarInput, Workload
-from engine.recipes.graph import REDUCED, RawGraph
+from engine.recipes.graph import REDUCED, RawGraph, revived
 from engine.recipes.subject import Subject, subject_of
 from engine.records import DeviceFacts
 from engine.text import clean
@@ -141,7 +141,7 @@ async def trace_reference(problem: Problem, timeout_s: float = 60.0) -> tuple[li
         decoded = msgspec.json.decode(reply, type=Reply)
     except msgspec.DecodeError:
         return [], "tracing gave no readable answer"
-    return list(decoded.graphs.values()), ""
+    return [revived(graph) for graph in decoded.graphs.values()], ""
 
 
 async def prepare(problem: Problem, device: DeviceFacts, kernel_type: str, timeout_s: float = 60.0) -> Subject:

@@ -51,6 +51,15 @@ async def test_a_keep_needs_its_confirmation(lab) -> None:
     assert second.outcome == "KEEP" and second.speedup == pytest.approx(1 / 0.6)
 
 
+async def test_a_keep_says_which_workloads_it_slowed_down(lab) -> None:
+    campaign = lab(in_order(["ms=0.6 uneven", "ms=0.5"]), candidates=2)
+    await campaign.run()
+    with campaign.reader() as reader:
+        uneven, even = reader.evaluation(1), reader.evaluation(2)
+    assert [note for note in uneven.notes if "10.0% slower than the best" in note]
+    assert not [note for note in even.notes if "slower than the best" in note]
+
+
 async def test_the_plateau_opens_a_draft_line_of_three_tries(lab) -> None:
     replies = ["ms=0.8"] + ["ms=1.2"] * 4 + ["ms=0.95", "fail=crash.signal", "ms=1.1"] + ["ms=1.3"] * 5
     campaign = lab(

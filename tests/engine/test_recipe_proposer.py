@@ -333,3 +333,23 @@ def test_winners_on_different_shapes_are_put_together(bundled: Problem) -> None:
         proposal_for(context(bundled, taken={solution_sha(proposal.solution)}), {}, [one, two])
     with pytest.raises(Exhausted):
         proposal_for(context(bundled), {}, [one])
+
+
+def test_a_fitted_recipe_computes_what_the_reference_does(bundled: Problem, fits: dict[str, Fit]) -> None:
+    """The trace crosses a process as JSON on its way to the recipes: nothing of it may get lost."""
+    import torch
+
+    from engine.recipes.render import render
+
+    fit = next(fit for fit in fits.values() if fit.recipe.file.rule == "rows-torch")
+    solution = render(fit, {})
+    spaces: dict[str, dict[str, Any]] = {"reference": {}, "candidate": {}}
+    exec(compile(bundled.definition.reference, "reference", "exec"), spaces["reference"])
+    exec(compile(solution.entry_source, "candidate", "exec"), spaces["candidate"])
+    torch.manual_seed(0)
+    inputs = [torch.randn(6, 1024), torch.randn(6, 1024), torch.rand(1024), 1e-6]
+    wanted = spaces["reference"]["run"](*inputs)
+    given = [torch.full_like(tensor, float("nan")) for tensor in wanted]
+    spaces["candidate"]["run"](*inputs, *given)
+    for one, other in zip(wanted, given, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

@@ -207,7 +207,7 @@ def test_in_the_foreground_every_decision_is_shown_once_and_in_order(problem) ->
     assert start(folder, 0.0, "foreground").wait(timeout=30) == 0
     shown = lines_of(folder)
     with StoreReader(folder) as reader:
-        stored = [(s.seq, type(s.event).__name__) for s in reader.events(1, 10_000)]
+        stored = [(s.seq, type(s.event).__name__) for s in reader.events(0, 10_000)]
     assert shown == stored and shown[-1][1] == "CampaignEnded"
     assert "scale_rows" in (folder / "report.txt").read_text()
 
