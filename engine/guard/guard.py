@@ -152,7 +152,11 @@ class Guard:
                 solution, self._plan.final(), incumbent, self._sink(submission, confirming=True)
             )
         again = graded(again, session.scale)
-        return keep.confirm(decision, again, session.margin, noise), again
+        decision = keep.confirm(decision, again, session.margin, noise)
+        if decision.outcome is Outcome.KEEP:
+            slower = keep.regressions(again, session.margin, noise)
+            again = msgspec.structs.replace(again, notes=[*again.notes, *slower])
+        return decision, again
 
     @asynccontextmanager
     async def _inside(self, submission: Submission) -> AsyncIterator[None]:
