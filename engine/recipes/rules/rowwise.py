@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from engine.recipes.emit_loops import has_online_pair, parts, spell_looped, spell_split
 from engine.recipes.emit_torch import spell
-from engine.recipes.emit_triton import Kernel, Style, has_online_pair, spell_looped, spell_row
+from engine.recipes.emit_triton import Kernel, Style, spell_row
 from engine.recipes.rows import Program
 from engine.recipes.rules.facts import arguments, common, texts_of
 from engine.recipes.sizes import product
@@ -50,6 +51,8 @@ def rows_triton(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
     return common(subject) | {
         "programs": [_described(p, i) for i, p in enumerate(programs)],
         "kernel": kernel,
+        "split": lambda index, wide, online: spell_split(programs[index], Style(wide=wide, int64=int64), online),
+        "parts": lambda index: parts(programs[index]),
         "arguments": lambda index, code: arguments(subject, code, f"_p{index}"),
         "tail": lambda index, text: _TEMPORARY.sub(rf"_p{index}\1", text),
         "axis_lines": axis_lines(subject.definition, [t for p in programs for t in texts_of(p)]),

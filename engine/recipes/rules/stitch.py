@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.recipes.dag import Graph, Node
-from engine.recipes.emit_triton import Kernel, Style, spell_looped, spell_row
+from engine.recipes.emit_loops import spell_looped
+from engine.recipes.emit_triton import Kernel, Style, spell_row
 from engine.recipes.graph import Ref
 from engine.recipes.idioms import simplify
 from engine.recipes.index import Domain, Unsupported
