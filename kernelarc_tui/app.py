@@ -196,7 +196,8 @@ class KernelArcApp(App[str]):
         """Hand a view to the screen on top, and to those that show through modals over them."""
         for screen in reversed(self.screen_stack):
             show = getattr(screen, "show_view", None)
-            if show is not None:
+            # A view may arrive while a screen is still being built, or already taken down.
+            if show is not None and screen.is_mounted and screen.is_attached:
                 show(view)
             if not screen.is_modal:
                 return

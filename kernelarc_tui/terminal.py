@@ -31,6 +31,8 @@ def run_app(
     Raises StoreError if the campaign cannot be read.
     """
     ascii = prepare() or ascii
+    for name in ("COLUMNS", "LINES"):  # exported by a shell they would freeze the size; the terminal knows it
+        os.environ.pop(name, None)
     from kernelarc_tui.app import KernelArcApp
 
     if campaign is not None:

@@ -136,7 +136,7 @@ class AgentScreen(CampaignScreen):
 
     def on_resize(self) -> None:
         self._reply = ""
-        self.call_after_refresh(lambda: self.show_view(self.view))
+        self.after_layout(lambda: self.show_view(self.view))
 
     def chosen_agent(self) -> str:
         return self.agent

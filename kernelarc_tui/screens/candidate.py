@@ -10,7 +10,6 @@ import msgspec
 from textual import work
 from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
-from textual.widgets import ContentSwitcher
 
 from engine.errors import KernelArcError, StoreError
 from engine.problems.solution import Solution
@@ -139,9 +138,8 @@ class CandidateScreen(CampaignScreen):
     def compose(self) -> ComposeResult:
         yield CandidateHead()
         yield TabRow(TABS, id="tabs")
-        with ContentSwitcher(initial="text", id="switch"):
-            yield TextPane(id="text", empty="nothing was stored")
-            yield WorkloadTable(id="workloads")
+        yield TextPane(id="text", empty="nothing was stored")
+        yield WorkloadTable(id="workloads")
         yield KeyLine(id="keys")
 
     def on_mount(self) -> None:
@@ -182,7 +180,8 @@ class CandidateScreen(CampaignScreen):
     def action_tab(self, index: int) -> None:
         self.tab = index
         table = TABS[index] == "workloads"
-        self.query_one("#switch", ContentSwitcher).current = "workloads" if table else "text"
+        self.query_one("#text").display = not table
+        self.query_one("#workloads").display = table
         if table:
             shown = self.query_one(WorkloadTable)
             results = self.loaded.evaluation.workloads if self.loaded and self.loaded.evaluation else []

@@ -129,7 +129,7 @@ class Live(CampaignScreen):
 
     def on_resize(self) -> None:
         """Another width may have another kind of frame."""
-        self.call_after_refresh(lambda: self.show_view(self.view))
+        self.after_layout(lambda: self.show_view(self.view))
 
     def _tick(self) -> None:
         """The clock, once a second while the campaign runs."""

@@ -147,7 +147,7 @@ class MemoryScreen(CampaignScreen):
         self._show_detail()
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._show_detail)
+        self.after_layout(self._show_detail)
 
     # Keys
 

@@ -106,7 +106,7 @@ class SkillsScreen(CampaignScreen):
         self._show_detail()
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._show_detail)
+        self.after_layout(self._show_detail)
 
     def _show_detail(self) -> None:
         row = self.query_one(SkillList).selected

@@ -36,6 +36,8 @@ class Terminal:
             "SSH_TTY",
             "SSH_CONNECTION",
             "TEXTUAL_FPS",
+            "COLUMNS",
+            "LINES",
             "PYTHONDONTWRITEBYTECODE",
         ):
             environment.pop(name, None)

@@ -112,6 +112,11 @@ def test_a_terminal_without_unicode_gets_ascii_by_itself(start):
     assert bytes(terminal.received).isascii()
 
 
+def test_exported_columns_and_lines_do_not_freeze_the_size(start):
+    terminal = start(COLUMNS="60", LINES="10", columns=130, rows=30)
+    terminal.wait_for("q leave", "v veto")
+
+
 def test_sixteen_colours_are_enough(start):
     terminal = start(TERM="screen", TEXTUAL_COLOR_SYSTEM="standard")
     terminal.wait_for("q leave")
