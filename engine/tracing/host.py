@@ -17,10 +17,12 @@ import time
 import msgspec
 
 from engine.problems.load import problem_from_json
+from engine.tracing.graph import TraceGraph
 from engine.tracing.jobs import Answer, Job
 
 _MEMORY = 16 << 30
 _ANSWER_LIMIT = 256 << 20
+_SHARE_OF_TIME = 0.7  # after which no further workload is started
 
 
 def main() -> int:
@@ -101,19 +103,26 @@ def _child(job: Job, write: int) -> None:
 
 
 def _trace(job: Job) -> bytes:
-    from engine.tracing.subject import BUDGET, SHORT_BUDGET, trace_workload
+    from engine.tracing.subject import BUDGET, SHORT_BUDGET, bytes_only, trace_workload
 
     problem = problem_from_json(job.problem)
     wanted = set(job.uuids)
-    budget, graphs = BUDGET, []
+    budget = BUDGET
+    graphs: list[TraceGraph] = []
+    last_start = time.monotonic() + _SHARE_OF_TIME * job.timeout_s
+    hurried = False
     for workload in problem.workloads:
         if wanted and workload.uuid not in wanted:
+            continue
+        if time.monotonic() > last_start and graphs:
+            graphs.append(bytes_only(problem, workload, "no time was left to follow the reference"))
+            hurried = True
             continue
         graph = trace_workload(problem, workload, budget)
         if not graph.complete:
             budget = SHORT_BUDGET
         graphs.append(graph)
-    return msgspec.json.encode(Answer(graphs=graphs))
+    return msgspec.json.encode(Answer(graphs=graphs, hurried=hurried))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Graphs in workload order, or why there are none."""
+    """Graphs in workload order, or why there are none. ``hurried``: some were not traced for lack of time."""
 
     graphs: list[TraceGraph] = []
     error: str = ""
+    hurried: bool = False

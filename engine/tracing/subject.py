@@ -45,7 +45,7 @@ def trace_workload(problem: Problem, workload: Workload, budget: int = BUDGET) -
             failure = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
             break
     needs_cuda = any(word in failure for word in ("CUDA", "cuda", "triton"))
-    return _from_definition(problem, workload, f"the reference could not be traced ({failure})", needs_cuda)
+    return bytes_only(problem, workload, f"the reference could not be traced ({failure})", needs_cuda)
 
 
 def _follow(problem: Problem, workload: Workload, budget: int, *, assume_true: bool) -> Trace:
@@ -159,7 +159,8 @@ def _only_on_cuda(node: Node) -> bool:
     )
 
 
-def _from_definition(problem: Problem, workload: Workload, note: str, needs_cuda: bool) -> TraceGraph:
+def bytes_only(problem: Problem, workload: Workload, note: str, needs_cuda: bool = False) -> TraceGraph:
+    """What the definition alone tells: every input read, every output written."""
     axes = resolve_axes(problem.definition, workload)
     definition = problem.definition
     return TraceGraph(

@@ -66,7 +66,8 @@ def trace_problems(
                 results[index] = answer
                 continue
             results[index] = {graph.uuid: graph for graph in answer.graphs}
-            _remember(problems[index], wanted[index], answer)
+            if not answer.hurried:
+                _remember(problems[index], wanted[index], answer)
     return [result if result is not None else Fault("fault.trace", "no answer") for result in results]
 
 

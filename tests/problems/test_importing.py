@@ -189,6 +189,7 @@ def test_kernelbench_parameters_become_inputs(tmp_path: Path) -> None:
         (KERNELBENCH.replace("return [32, 2.0]", "import os; os._exit(0)"), "ended with code"),
         (KERNELBENCH.replace("torch.rand(16, 32)", "'text'"), "Error"),
     ],
+    ids=["raises", "exits", "no tensor"],
 )
 def test_kernelbench_files_that_cannot_run(tmp_path: Path, source: str, part: str) -> None:
     file = tmp_path / "bad.py"

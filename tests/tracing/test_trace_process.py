@@ -75,6 +75,15 @@ def test_traces_are_cached_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
     assert trace_problem(problem) == first, "a broken cache file is only slow"
 
 
+def test_workloads_that_find_no_time_have_their_bytes_and_are_not_cached() -> None:
+    problem = _problem("time.sleep(3); return x @ x")
+    graphs = trace_problem(problem, timeout_s=4.2)
+    assert graphs["a"].complete
+    assert not graphs["b"].complete and graphs["b"].total_bytes == 2 * 64 * 64 * 4
+    assert graphs["b"].notes == ["no time was left to follow the reference"]
+    assert not (cache_dir() / "traces").exists()
+
+
 def test_a_fault_is_raised_for_one_problem() -> None:
     with pytest.raises(Fault, match="SIGSEGV"):
         trace_problem(_problem("os.kill(os.getpid(), 11)"))
