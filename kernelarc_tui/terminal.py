@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kernelarc_tui.app import KernelArcApp
 
 RESET_HINT = "if the terminal looks wrong, type: reset"
+_LEAVE_WITHIN_S = 2.0
 
 
 def run_app(
@@ -89,8 +90,17 @@ def handle_signals(app: KernelArcApp) -> None:
     import asyncio
     import contextlib
     import signal
+    import threading
+
+    def leave(number: signal.Signals) -> None:
+        # Where the terminal is gone, Textual's writer thread has died of it, and its shutdown waits for that
+        # thread for ever: nothing is left to clean up, so the process ends by itself.
+        last_resort = threading.Timer(_LEAVE_WITHIN_S, os._exit, (128 + number,))
+        last_resort.daemon = True
+        last_resort.start()
+        app.leave_on_signal()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
-            loop.add_signal_handler(number, app.leave_on_signal)
+            loop.add_signal_handler(number, leave, number)
