@@ -19,7 +19,7 @@ from engine.breaker import CRASHES, WINDOW_S, Breaker
 from engine.errors import Fault, KernelArcError
 from engine.guard.guard import Guard
 from engine.guard.stop import Stop, campaign_reason, campaign_stop
-from engine.proposers import PATIENT, build_proposer
+from engine.proposers import PATIENT, build_proposer, warm_proposers
 from engine.proposers.base import Proposer
 from engine.records import AgentState as Live
 from engine.records import CampaignState, StopReason
@@ -58,6 +58,8 @@ class Launcher:
         session.writer.on_commit = session.committed
         await session.record(ev.EngineAttached(pid=os.getpid(), resumed=session.summary.seq > 1))
         await self._reopen()
+        if self._build is build_proposer:
+            warm_proposers(session)
         try:
             await self._until_requested(admit(session))
             if self._requested is None:

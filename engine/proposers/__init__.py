@@ -39,6 +39,16 @@ def build_proposer(session: Session, control: AgentControl) -> Proposer:
     raise BadInput(f"unknown proposer {spec.proposer!r}", where=f"agent {spec.name}")
 
 
+def warm_proposers(session: Session) -> None:
+    """Begin what agents will need and what can go on while the reference is traced."""
+    if any(
+        agent.spec.proposer == "recipes" and agent.stopped is None for agent in session.summary.agents.values()
+    ):
+        from engine.proposers.recipes import begin_tracing
+
+        begin_tracing(session)
+
+
 def inbox_folder(session: Session, agent: str) -> Path:
     """Where an inbox agent watches: the given folder (one below it per agent if several do), or its own."""
     given = session.config.inbox

@@ -50,7 +50,11 @@ def bundled() -> Problem:
 def fits(bundled: Problem) -> dict[str, Fit]:
     """The real matching of the real recipes against a bundled problem, as an engine does it."""
     session: Any = SimpleNamespace(
-        problem=bundled, bench=SimpleNamespace(device=cpu_facts()), kernel_type="norm", skills=load_skills()
+        writer=Writer(),
+        problem=bundled,
+        bench=SimpleNamespace(device=cpu_facts()),
+        kernel_type="norm",
+        skills=load_skills(),
     )
     return asyncio.run(fitting(session))
 
@@ -157,6 +161,10 @@ def test_when_everything_was_tried_the_agent_is_told(bundled: Problem, fits: dic
         proposal_for(context(bundled, taken=Everything()), fits)
     with pytest.raises(Exhausted, match="no recipe fits"):
         proposal_for(context(bundled), {})
+
+
+class Writer:
+    """Something that the shared trace can be kept with."""
 
 
 OPTIONS = [Option(name="a", skill="s1", family="fa", cost=1), Option(name="b", skill="s1", family="fb", cost=1),

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from engine.proposers.recipes.proposer import RecipeProposer
+from engine.proposers.recipes.proposer import RecipeProposer, begin_tracing
 
-__all__ = ["RecipeProposer"]
+__all__ = ["RecipeProposer", "begin_tracing"]

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -15,15 +16,19 @@ from engine.proposers.recipes.choice import RECIPE, ordered
 from engine.proposers.recipes.materials import Material, measured_candidates, of_fit, to_dispatch, to_tune
 from engine.proposers.recipes.search import Observed, Point, observed, points
 from engine.recipes.dispatch import Measured
+from engine.recipes.graph import RawGraph
 from engine.recipes.match import Fit, match_all
 from engine.recipes.model import load_recipes
-from engine.recipes.tracing import prepare
+from engine.recipes.subject import subject_of
+from engine.recipes.tracing import trace_reference
 from engine.records import AgentState, Evaluation, Mode, Outcome
 
 if TYPE_CHECKING:
     from engine.session import Session
     from engine.store.writer import StoreWriter
 
+Traced = tuple[list[RawGraph], str]
+_traced: WeakKeyDictionary[StoreWriter, asyncio.Task[Traced]] = WeakKeyDictionary()
 _fits: WeakKeyDictionary[StoreWriter, asyncio.Task[dict[str, Fit]]] = WeakKeyDictionary()
 
 
@@ -66,9 +71,23 @@ class RecipeProposer:
         return await asyncio.shield(task)
 
 
+def begin_tracing(session: Session) -> asyncio.Task[Traced]:
+    """Trace the problem for the recipes, once per engine; the sooner it begins, the less an agent waits."""
+    task = _traced.get(session.writer)
+    if task is None or task.cancelled():
+        task = asyncio.ensure_future(trace_reference(session.problem))
+        _traced[session.writer] = task
+    return task
+
+
 async def fitting(session: Session) -> dict[str, Fit]:
     """The recipes that fit the campaign's problem, by name."""
-    subject = await prepare(session.problem, session.bench.device, session.kernel_type)
+    traces, why = await asyncio.shield(begin_tracing(session))
+    subject = await asyncio.to_thread(
+        subject_of, session.problem, traces, session.bench.device, session.kernel_type
+    )
+    if why:
+        subject = replace(subject, why_no_graph=why)
     recipes, _ = await asyncio.to_thread(load_recipes, session.skills)
     fits, _ = await asyncio.to_thread(match_all, recipes, subject)
     return {fit.recipe.name: fit for fit in fits}
