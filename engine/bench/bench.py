@@ -56,7 +56,13 @@ class ProcessBench:
     async def _live(self) -> Session:
         if self._session is None:
             memory = self.device.memory_bytes if self._name != "cpu" else None
-            self._session = Session(self.problem, self._name, self.scratch, device_bytes=memory)
+            self._session = Session(
+                self.problem,
+                self._name,
+                self.scratch,
+                device_bytes=memory,
+                capability=self.device.compute_capability,
+            )
         await self._session.open()
         if self._name != "cpu" and self._bounds is None:
             self._bounds = asyncio.create_task(asyncio.to_thread(lower_bounds, self.problem, self.device.name))

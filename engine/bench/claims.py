@@ -83,6 +83,7 @@ async def _second_run(trial: Trial, workloads: list[int]) -> dict[int, TimingChe
     assert trial.timing is not None
     sizes = {w: trial.timing.sizes[w] for w in workloads}
     candidate = Contender(trial.session, trial.candidate.solution, "candidate")
+    candidate.library = trial.candidate.library
     try:
         again, idle = await _fresh_blocks(trial, [candidate, _noop(trial)], sizes)
     except Failure as failure:

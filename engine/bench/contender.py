@@ -51,6 +51,7 @@ class Contender:
     def __init__(self, session: Session, solution: Solution, role: str) -> None:
         self.session, self.solution, self.role = session, solution, role
         self._side: Side | None = None
+        self.library = b""  # of a C++ solution, once it is built
         self.child: Child | None = None
         self.call_s: dict[int, float] = {}  # what one call took last time, by workload
         self.start_s = 0.0
@@ -73,7 +74,8 @@ class Contender:
         self.child = await self.session.spawn(self._side, self.solution)
         self._warm.clear()
         try:
-            report = await self._ask(self.session.load_of(self.solution, self._first_call_s), self._first_call_s)
+            load = self.session.load_of(self.solution, self._first_call_s, self.library)
+            report = await self._ask(load, self._first_call_s)
             self.session.layers.update(report.facts)
             self.timer = report.text.decode("ascii", "replace")[:16]
             if self._cores != self.session.cores.work:

@@ -18,6 +18,7 @@ from engine.bench.plan_calls import new_seed, round_inputs
 from engine.bench.reasons import asks_for_cuda, verdict_of
 from engine.bench.session import Session
 from engine.bench.summary import summarize
+from engine.bench.build import built_library, needs_build
 from engine.bench.claims import verify_claims
 from engine.bench.timing import Pairing, Timing, concurrent_rounds
 from engine.errors import Fault
@@ -130,6 +131,9 @@ class Trial:
         """First calls of every side on every workload: the only ones that may take as long as a compiler."""
         self.on_phase("compiling", "")
         begin = time.monotonic()
+        if not await self._build():
+            self.phases["compile"] = time.monotonic() - begin
+            return
         work = [self._first_calls(), *(self._prepare(rival) for rival in self.rivals if self.plan.timing)]
         tasks = [asyncio.create_task(step) for step in work]
         try:
@@ -140,6 +144,29 @@ class Trial:
             await asyncio.gather(*tasks, return_exceptions=True)
         self.phases["start"] += self.candidate.start_s
         self.phases["compile"] = max(time.monotonic() - begin - self.candidate.start_s, 0.0)
+
+    async def _build(self) -> bool:
+        """C++ sources become libraries. False if the candidate's do not; a rival's failure is a fault."""
+        for side in (self.candidate, *self.rivals):
+            if not needs_build(side.solution):
+                continue
+            session = self.session
+            try:
+                side.library = await built_library(
+                    side.solution,
+                    session.cache_key(side.solution),
+                    session.scratch,
+                    session.sandbox,
+                    capability=session.capability,
+                    jobs=len(session.cores.work),
+                )
+            except Failure as failure:
+                if side is not self.candidate:
+                    raise Fault(f"fault.{side.role}", f"{failure.reason}: {failure.detail}") from None
+                for workload in self.workloads():
+                    self.results[workload] = Correctness(reason=failure.reason, detail=failure.detail)
+                return False
+        return True
 
     async def _first_calls(self) -> None:
         for workload in self.workloads():

@@ -14,6 +14,7 @@ Call styles (the parent chooses, the candidate cannot tell why):
 from __future__ import annotations
 
 import errno
+import importlib.machinery
 import importlib.util
 import mmap
 import os
@@ -73,8 +74,10 @@ def status_of(error: BaseException) -> int:
 
 def import_entry(load: wire.Load, folder: str) -> Callable[..., Any]:
     """The candidate's entry function. Its folder comes last on ``sys.path``, so sources shadow nothing."""
-    path = f"{folder}/{load.entry_file}"
     sys.path.append(folder)
+    if load.library:
+        return _from_library(load, folder)
+    path = f"{folder}/{load.entry_file}"
     name = "candidate_" + load.entry_file.rpartition("/")[2].rpartition(".")[0]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -82,6 +85,18 @@ def import_entry(load: wire.Load, folder: str) -> Callable[..., Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    return getattr(module, load.entry_function)  # type: ignore[no-any-return]
+
+
+def _from_library(load: wire.Load, folder: str) -> Callable[..., Any]:
+    """The entry function of the extension module that the trusted side built."""
+    path = f"{folder}/{load.library}.so"
+    loader = importlib.machinery.ExtensionFileLoader(load.library, path)
+    spec = importlib.util.spec_from_file_location(load.library, path, loader=loader)
+    if spec is None:
+        raise ImportError("the library cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
     return getattr(module, load.entry_function)  # type: ignore[no-any-return]
 
 

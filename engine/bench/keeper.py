@@ -30,6 +30,7 @@ from engine.bench import namespaces as ns
 SCRATCH = "/tmp/kernelarc"
 _POLL_MS = 20
 _EXPORT_S = 120.0
+_LOOK_S = 0.1  # between two looks at the memory in use
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -153,6 +154,7 @@ class Keeper:
 
     def _wait(self, deadline: float) -> str:
         """Until the child has something to say. Returns "" or why the wait ended."""
+        look = time.monotonic() + _LOOK_S
         while True:
             for fd, events in self._poll.poll(_POLL_MS):
                 if fd == self.control.fileno() and events & (select.POLLHUP | select.POLLRDHUP):
@@ -161,7 +163,9 @@ class Keeper:
                     return ""
             if time.monotonic() > deadline:
                 return "timeout"
-            limit = self.limits.memory
+            limit = self.limits.memory if time.monotonic() >= look else 0
+            if limit:
+                look = time.monotonic() + _LOOK_S
             if limit and self._resident() > limit and self._proportional() > limit:
                 return "memory"
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -319,9 +323,11 @@ class Keeper:
                 report = wire.Report(event="done")
             elif isinstance(command, wire.Load):
                 write_sources(self.scratch, command.sources)
+                if command.library:
+                    write_library(self.scratch, command.library, command.library_bytes)
                 self.workloads, self.destination_passing = command.workloads, command.destination_passing
                 self.on_device = bool(command.inputs)
-                bare = msgspec.structs.replace(command, sources=[])
+                bare = msgspec.structs.replace(command, sources=[], library_bytes=b"")
                 report = self.window(wire.frame(bare), command.timeout_s)
                 report = msgspec.structs.replace(report, facts={**self.layers, **self.confinement()})
             elif isinstance(command, wire.Collect):
@@ -411,6 +417,12 @@ def write_sources(scratch: str, sources: list[tuple[str, str]]) -> None:
         target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         target.write_text(content, encoding="utf-8", errors="surrogateescape", newline="")
         target.chmod(0o444)
+
+
+def write_library(scratch: str, name: str, content: bytes) -> None:
+    target = Path(scratch) / "src" / f"{name}.so"
+    target.write_bytes(content)
+    target.chmod(0o555)
 
 
 def private_mounts(spawn: wire.Spawn) -> dict[str, str]:

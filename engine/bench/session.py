@@ -32,6 +32,7 @@ _DEVICE_SHARE = 0.8
 _SMALL_ARENA = 32 << 20
 _ARENA_BYTES = 512 << 20  # per side and direction; larger problems get fewer slots
 _FIRST_UID = 61000
+LIBRARY = "benchmark_kernel"  # SOL-ExecBench's name for a built extension
 _UIDS = 4000
 
 
@@ -87,9 +88,10 @@ class Session:
         sandbox: Sandbox | None = None,
         own_inputs: bool | None = None,
         device_bytes: int | None = None,
+        capability: tuple[int, int] | None = None,
         namespaces: bool = True,
     ) -> None:
-        self.device_bytes, self.namespaces = device_bytes, namespaces
+        self.device_bytes, self.namespaces, self.capability = device_bytes, namespaces, capability
         extra = unlisted_workload(problem)
         self.listed = len(problem.workloads)
         self.unlisted = None if extra is None else self.listed
@@ -228,12 +230,14 @@ class Session:
         """The lower bound of a listed workload on this device, once it is known."""
         return self.bounds.get(self.specs[workload].uuid)
 
-    def load_of(self, solution: Solution, timeout_s: float) -> wire.Load:
+    def load_of(self, solution: Solution, timeout_s: float, library: bytes = b"") -> wire.Load:
         return wire.Load(
             sources=[(source.path, source.content) for source in solution.sources],
             entry_file=solution.entry_file,
             entry_function=solution.entry_function,
             destination_passing=solution.spec.destination_passing_style,
+            library=LIBRARY if library else "",
+            library_bytes=library,
             # Neither names nor order tell which workload is the unlisted one: children see shapes.
             workloads=[msgspec.structs.replace(spec, uuid="") for spec in self.specs],
             inputs=self._problem_for_children() if self.own_inputs else b"",

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-MAX_FRAME = 16 << 20  # a solution's sources travel in one frame
+MAX_FRAME = 64 << 20  # a solution's sources or its library travel in one frame
 MAX_TEXT = 4096  # bytes of candidate text in one report
 MAX_CALLS = 256  # calls of one block
 
@@ -131,7 +131,8 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     entry_function: str
     destination_passing: bool
     workloads: list[WorkloadSpec]
-    library: bytes = b""
+    library: str = ""  # name of the extension module, for a built solution
+    library_bytes: bytes = b""
     inputs: bytes = b""  # the problem without its reference, for a child that builds its inputs from seeds
     device: str = "cpu"
     timeout_s: float = 60.0

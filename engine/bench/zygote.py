@@ -222,7 +222,6 @@ def _candidate(
         outputs = harness.Arena(output_fd, request.output_bytes)
         os.close(input_fd)
         os.close(output_fd)
-        gc.unfreeze()
         harness.serve(channel, inputs, outputs, f"{scratch}/src")
     except BaseException:  # noqa: BLE001  a fork must never unwind into the zygote's own code
         traceback.print_exc()
