@@ -42,6 +42,7 @@ def run_app(
         StoreReader(campaign).close()  # a broken store is one clear line in the shell, not an empty screen
     app = KernelArcApp(campaign, read_only=read_only, replay=replay, mouse=mouse, ascii=ascii)
     guard_decoder()
+    guard_writer()
     said = app.run(mouse=app.mouse)
     if app.crash:
         return f"{app.crash}\n{RESET_HINT}"
@@ -85,6 +86,29 @@ def guard_decoder() -> None:
     linux_driver.getincrementaldecoder = forgiving  # type: ignore[attr-defined]
 
 
+def guard_writer() -> None:
+    """Make Textual survive a terminal that is gone long enough to end.
+
+    Its writer thread dies of the first failed write, and the app then waits for ever for room in the thread's
+    queue. Here the thread asks the app to leave and keeps emptying the queue until it does.
+    """
+    import signal
+
+    from textual.drivers._writer_thread import WriterThread
+
+    write_all = WriterThread.run
+
+    def run(thread: WriterThread) -> None:
+        try:
+            write_all(thread)
+        except OSError:
+            os.kill(os.getpid(), signal.SIGHUP)
+            while thread._queue.get() is not None:
+                pass
+
+    WriterThread.run = run  # type: ignore[method-assign]
+
+
 def handle_signals(app: KernelArcApp) -> None:
     """TERM, HUP and QUIT leave a clean terminal: the app exits as if asked to."""
     import asyncio
@@ -93,8 +117,7 @@ def handle_signals(app: KernelArcApp) -> None:
     import threading
 
     def leave(number: signal.Signals) -> None:
-        # Where the terminal is gone, Textual's writer thread has died of it, and its shutdown waits for that
-        # thread for ever: nothing is left to clean up, so the process ends by itself.
+        # Nobody can press a key any more if leaving gets stuck, so the process then ends by itself.
         last_resort = threading.Timer(_LEAVE_WITHIN_S, os._exit, (128 + number,))
         last_resort.daemon = True
         last_resort.start()

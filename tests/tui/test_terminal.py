@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -84,11 +87,29 @@ def test_no_mouse_asks_for_no_mouse(start):
     assert b"\x1b[?1000h" not in terminal.received
 
 
-def test_a_lost_terminal_ends_the_screen(start):
-    terminal = start()
-    terminal.wait_for("q leave")
-    terminal.process.send_signal(signal.SIGHUP)
-    assert terminal.process.wait(timeout=10) == 0
+def test_a_lost_terminal_ends_the_screen(ended):
+    """The other end of the pty is closed, as when sshd or tmux dies: every write fails from then on."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "kernelarc_tui", "attach", ended.name]
+    screen = subprocess.Popen(
+        command,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "TERM": "xterm"},
+        start_new_session=True,
+    )
+    os.close(slave)
+    shown = b""
+    while b"q leave" not in re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", shown):
+        shown += os.read(master, 65536)
+    os.close(master)
+    screen.send_signal(signal.SIGHUP)
+    try:
+        screen.wait(timeout=10)
+    finally:
+        screen.kill()
 
 
 def test_no_color_sends_no_colours(start):
