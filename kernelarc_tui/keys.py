@@ -40,25 +40,29 @@ def shown_key(key: str) -> str:
     return NAMES.get(key, key)
 
 
-def key_groups(screen: Screen[Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """(title, [(keys, what they do)]) for a screen: its own bindings, moving about, and the app's."""
-    own: list[tuple[str, str]] = []
-    lists: list[tuple[str, str]] = []
-    everywhere: list[tuple[str, str]] = []
+Row = tuple[str, str, str]
+"""(keys, what they do, binding id)"""
+
+
+def key_groups(screen: Screen[Any]) -> list[tuple[str, list[Row]]]:
+    """(title, rows) for a screen: its own bindings, moving about, and the app's."""
+    own: list[Row] = []
+    lists: list[Row] = []
+    everywhere: list[Row] = []
     seen: set[str] = set()
     for node, binding_id, keys, text in _bindings(screen):
         if binding_id in seen:
             continue
         seen.add(binding_id)
-        row = (" ".join(shown_key(key) for key in keys), text)
+        row = (" ".join(shown_key(key) for key in keys), text, binding_id)
         if binding_id.startswith(_LIST_IDS):
             lists.append(row)
         elif node is screen.app or binding_id.startswith(("app.", "go.")):
             everywhere.append(row)
         else:
             own.append(row)
-    everywhere.append(("ctrl+p", "command palette: every action, and themes"))
-    everywhere.append(("tab", "to the next pane"))
+    everywhere.append(("ctrl+p", "command palette: all actions, themes", ""))
+    everywhere.append(("tab", "to the next pane", ""))
     return [("On this screen", own), ("In lists and texts", lists), ("Everywhere", everywhere)]
 
 

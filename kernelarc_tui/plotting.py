@@ -234,18 +234,18 @@ def _draw_series(grid: _Grid, series: Series, scale: _Scale, picture: Picture) -
 
 
 def _end_labels(grid: _Grid, picture: Picture, scale: _Scale) -> dict[int, tuple[str, str]]:
-    """Row → label at the right edge; lines that end on one row get neighbouring rows."""
-    ends: dict[int, tuple[str, str]] = {}
-    for series in reversed(picture.series):
-        if not series.points:
-            continue
+    """Row → label at the right edge, in the order of the lines; those that end on one row move apart."""
+    lines = sorted((s for s in picture.series if s.points), key=lambda s: (-s.points[-1][1], s.label))
+    rows: list[int] = []
+    for series in lines:
         fraction = min(1.0, max(0.0, scale(series.points[-1][1])))
         want = round((1 - fraction) * (grid.height - 1))
-        for row in sorted(range(grid.height), key=lambda r: abs(r - want)):
-            if row not in ends:
-                ends[row] = (series.label, series.style)
-                break
-    return ends
+        rows.append(max(want, rows[-1] + 1) if rows else want)
+    bottom = grid.height - 1
+    for index in range(len(rows) - 1, -1, -1):  # what was pushed out at the bottom pushes the others up
+        rows[index] = min(rows[index], bottom)
+        bottom = rows[index] - 1
+    return {row: (series.label, series.style) for row, series in zip(rows, lines, strict=True) if row >= 0}
 
 
 def _rows(

@@ -106,7 +106,7 @@ def guard_writer() -> None:
             while thread._queue.get() is not None:
                 pass
 
-    WriterThread.run = run  # type: ignore[method-assign]
+    WriterThread.run = run  # type: ignore[method-assign, assignment]
 
 
 def handle_signals(app: KernelArcApp) -> None:

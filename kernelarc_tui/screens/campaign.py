@@ -34,15 +34,13 @@ class CampaignScreen(SizedScreen):
             "Pause agent",
             show=False,
             id="do.pause-agent",
-            tooltip="pause or resume the selected agent; restarts a broken one",
+            tooltip="pause, resume or restart the agent",
         ),
         Binding("d", "draft", "Draft", show=False, id="do.draft", tooltip="the selected agent drafts next"),
         Binding("D", "draft_all", "Draft all", show=False, id="do.draft-all", tooltip="every agent drafts next"),
         Binding("h", "hint", "Hint", show=False, id="do.hint", tooltip="a hint for the selected agent"),
         Binding("H", "hint_all", "Hint all", show=False, id="do.hint-all", tooltip="a hint for every agent"),
-        Binding(
-            "v", "veto", "Veto", show=False, id="do.veto", tooltip="take a KEEP back (the selected, or the best)"
-        ),
+        Binding("v", "veto", "Veto", show=False, id="do.veto", tooltip="take a KEEP back: selected, or the best"),
         Binding("s", "stop", "Stop", show=False, id="do.stop", tooltip="stop the agent or the campaign (asks)"),
         Binding("b", "budget", "Budgets", show=False, id="do.budget", tooltip="change the budgets"),
         Binding(

@@ -12,6 +12,7 @@ from textual.screen import ModalScreen, Screen
 
 from kernelarc_tui.keys import key_groups
 from kernelarc_tui.paint import Line
+from kernelarc_tui.settings import config_path
 from kernelarc_tui.widgets.text_pane import TextPane
 
 LEGEND = (
@@ -56,16 +57,18 @@ def help_lines(screen: Screen[Any]) -> list[Line]:
     lines: list[Line] = []
     for title, rows in key_groups(screen):
         lines.append(Line(title, "bold primary"))
-        for keys, text in rows:
-            lines.append(Line("  ").fit(keys, 16, "bold rule-focus").add(" ").add(text))
+        for keys, text, binding_id in rows:
+            line = Line("  ").fit(keys, 13, "bold rule-focus").add(" ").fit(text, 40).add(" ")
+            lines.append(line.add(binding_id, "faint"))
         lines.append(Line())
     lines.append(Line("Outcomes", "bold primary"))
     for name, style, text in LEGEND:
-        lines.append(Line("  ").fit(name, 16, f"bold {style}").add(" ").add(text))
+        lines.append(Line("  ").fit(name, 13, f"bold {style}").add(" ").add(text))
     lines += [
         Line(),
         Line("Leaving stops nothing: the engine is its own process. kernelarc attach comes back.", "muted"),
-        Line("Keys can be changed: keys: {id: key} in config.yaml; ids are in the last column of", "muted"),
-        Line("kernelarc doctor, or in the command palette (ctrl+p).", "muted"),
+        Line("Keys can be changed by the id at the end of each row, in the configuration file:", "muted"),
+        Line(f"  {config_path()}", "muted"),
+        Line("  keys: {do.draft: ctrl+t}", "muted"),
     ]
     return lines

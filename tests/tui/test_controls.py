@@ -175,6 +175,14 @@ async def test_controls_work_from_the_other_screens_too(engine, show):
         assert (engine.last.verb, engine.last.agent) == ("pause", "3")
 
 
+async def test_a_click_on_a_hint_or_a_row_does_what_it_says(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.pilot.click("#agents", offset=(5, 2))
+        await screen.pilot.click("#keys", offset=(screen.text("#keys").index("d draft"), 0))
+        await screen.until(lambda: engine.commands)
+        assert (engine.last.verb, engine.last.agent) == ("draft", "2")
+
+
 async def test_memory_is_pinned_noted_and_expired(engine, show):
     async with show(engine.folder) as screen:
         await screen.press("m", "n")

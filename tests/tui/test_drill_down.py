@@ -173,8 +173,8 @@ async def test_help_lists_every_key_of_the_screen_beneath(engine, show):
         await screen.press("question_mark")
         shown = screen.app.screen.query_one("TextPane").text
         for _, rows in groups:
-            for keys, text in rows:
-                assert text and text in shown and keys.split()[0] in shown
+            for keys, text, binding_id in rows:
+                assert text and text in shown and keys.split()[0] in shown and binding_id in shown
         assert "faster than the agent's best" in shown
         await screen.press("q")
         assert isinstance(screen.app.screen, Live)

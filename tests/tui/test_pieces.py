@@ -91,6 +91,12 @@ def test_lines_fall_and_end_with_their_labels():
     assert ends["2"] < ends["1"]  # 0.09 is drawn above 0.08
 
 
+def test_labels_of_lines_that_end_together_keep_their_order():
+    lines = [Series(str(n), "", [(0, 0.2), (5, 0.1 + n / 10_000)], end=9) for n in (3, 1, 2, 4)]
+    rows = [row.text.rstrip() for row in draw(Picture(series=lines, x_max=9), 40, 8)[:-2]]
+    assert "".join(row[-1] for row in rows if row[-1] in "1234") == "4321"
+
+
 def test_ascii_plots_draw_lines_with_their_labels():
     text = "\n".join(row.text for row in draw(_picture(ascii=True), 60, 14))
     assert text.isascii() and "1111" in text and "2222" in text
