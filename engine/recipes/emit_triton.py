@@ -28,6 +28,7 @@ class Kernel:
     partials: list[str] = field(default_factory=list)
     scalars: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, str] = field(default_factory=dict)  # kernel argument → host expression
+    result: str = ""  # the value that a caller goes on with, where there is one
 
     @property
     def parameters(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from engine.problems.solution import CompileOptions, Solution, SolutionSpec, SourceFile
@@ -56,10 +57,14 @@ def _slug(point: Parameters) -> str:
 
 @lru_cache(maxsize=1)
 def _environment() -> Any:
-    """Sandboxed: recipes may come from a user's folder. Undefined names are errors, not blanks."""
-    from jinja2 import StrictUndefined
+    """Sandboxed: recipes may come from a user's folder. Undefined names are errors; shared macros are ours."""
+    from jinja2 import FileSystemLoader, StrictUndefined
     from jinja2.sandbox import SandboxedEnvironment
 
     return SandboxedEnvironment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.recipes.rules.attention import sdpa
+from engine.recipes.rules.attention import flash, sdpa
 from engine.recipes.rules.gemm import cublaslt, gemm_torch, gemm_triton
 from engine.recipes.rules.moe import moe_backward
 from engine.recipes.rules.reference import wrapped_reference
@@ -22,6 +22,7 @@ Rule = Callable[[Subject, Mapping[str, Any]], dict[str, Any]]
 
 RULES: dict[str, Rule] = {
     "reference": wrapped_reference,
+    "flash": flash,
     "gemm-torch": gemm_torch,
     "cublaslt": cublaslt,
     "gemm-triton": gemm_triton,

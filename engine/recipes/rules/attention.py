@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.recipes.dag import Graph, Node
+from engine.recipes.emit_triton import Kernel, Speller, Style
 from engine.recipes.evaluate import Unknown, at_point, corners, position
 from engine.recipes.graph import Ref
 from engine.recipes.index import Dims, Domain, Term, Unsupported
 from engine.recipes.rows import Builder, Program, Var
-from engine.recipes.rules.facts import common, texts_of
+from engine.recipes.rules.facts import arguments, common, texts_of
 from engine.recipes.sizes import NotGeneral, Size, as_size, product
 from engine.recipes.subject import Subject, axis_lines
 
@@ -317,6 +318,38 @@ def sdpa(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
     if core.mask == "causal-end" and not core.square:
         raise Unsupported("a causal mask aligned to the last row, which PyTorch's fused attention lacks")
     return common(subject) | core_facts(subject, core)
+
+
+def flash(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts for a hand-written dense kernel: scores may be anything element-wise."""
+    core = only_core(subject.need_graph())
+    score_code(core, wide=False)
+    facts = core_facts(subject, core)
+    return (
+        common(subject)
+        | facts
+        | {
+            "core": facts,
+            "code": lambda wide: score_code(core, wide),
+            "arguments": lambda code: arguments(subject, code, ""),
+            "deepest": max(max(core.depth.values), max(core.value_depth.values)),
+            "half": core.q.dtype in ("bfloat16", "float16"),
+            "changed": core.mask == "other",
+        }
+    )
+
+
+def score_code(core: Core, wide: bool) -> Kernel:
+    """The scores as statements over ``row``, ``col`` and ``acc``; empty where a scale and a mask say it all."""
+    if core.mask != "other":
+        return Kernel()
+    if core.score.reductions:
+        raise Unsupported("scores that are reduced before the softmax")
+    speller = Speller(core.score, Style(wide=wide), {"_acc": "acc"})
+    for statement in core.score.statements:
+        speller.kernel.body += speller.one(statement)
+    speller.kernel.result = speller.text(core.last)
+    return speller.kernel
 
 
 def core_facts(subject: Subject, core: Core, lines: bool = True) -> dict[str, Any]:

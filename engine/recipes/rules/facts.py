@@ -17,10 +17,18 @@ def common(subject: Subject) -> dict[str, Any]:
         "inputs": subject.inputs,
         "outputs": subject.outputs,
         "signature": ", ".join([*subject.inputs, *subject.outputs]),
+        "prepare": _contiguous(subject),
         "tensor": next(n for n, s in subject.definition.inputs.items() if s.shape is not None),
         "kernel_type": subject.kernel_type,
         "dtypes": {n: s.dtype for n, s in {**subject.definition.inputs, **subject.definition.outputs}.items()},
     }
+
+
+def _contiguous(subject: Subject) -> list[str]:
+    """A custom input function may hand out expanded or transposed tensors; addresses here assume dense ones."""
+    if not subject.definition.custom_inputs_entrypoint:
+        return []
+    return [f"{n} = {n}.contiguous()" for n, s in subject.definition.inputs.items() if s.shape]
 
 
 def texts_of(program: Program) -> list[str]:

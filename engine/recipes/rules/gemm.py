@@ -129,6 +129,8 @@ def cublaslt(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
         raise Unsupported(f"operands of type {dtype} and {product.b.dtype}")
     if product.a.transposed or product.n.constant is None or product.k.constant is None:
         raise Unsupported("the left operand is transposed, or the weight's shape varies")
+    if subject.definition.custom_inputs_entrypoint:
+        raise Unsupported("inputs of a custom function, which need not be dense")
     residual, bias, activation = library_epilogue(product, dtype)
     if len(subject.outputs) != 1:
         raise Unsupported("more than one output")

@@ -17,7 +17,7 @@ from engine.recipes.graph import Ref
 from engine.recipes.idioms import simplify
 from engine.recipes.index import Domain, Unsupported
 from engine.recipes.rows import Builder, Program, compile_rows
-from engine.recipes.rules.attention import Core, core_facts, core_products, find_core, strided
+from engine.recipes.rules.attention import Core, core_facts, core_products, find_core, score_code, strided
 from engine.recipes.rules.facts import arguments, common, texts_of
 from engine.recipes.rules.gemm import Operand, operand
 from engine.recipes.sizes import Size, product
@@ -189,8 +189,7 @@ def _attention_stage(
     for item in (*products[0].args[:2], products[1].args[1]):
         _ensure(plan, item.id)
     core = find_core(plan.extended((target,)), node)
-    if core.mask == "other" or (core.mask == "causal-end" and not core.square):
-        raise Unsupported("an attention whose scores are changed by more than a scale and a causal mask")
+    score_code(core, wide=False)
     value = plan.graph.values[target]
     name = f"_h{len(plan.stages)}"
     if target in plan.graph.outputs:
@@ -262,6 +261,8 @@ def stitched(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
         "stages": stages,
         "kernel": kernel,
         "arguments": lambda index, code: arguments(subject, code, "", plan.stages[index].out),
+        "scores": lambda index, wide: score_code(_core_of(plan, index), wide),
+        "plain_attentions": sum(s.get("plain", False) for s in stages),
         "axis_lines": axis_lines(subject.definition, texts),
         "products": sum(s.kind in ("mm", "bmm") for s in plan.stages),
         "attentions": sum(s.kind == "attention" for s in plan.stages),
@@ -269,6 +270,13 @@ def stitched(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
         "nodes": len(graph.nodes),
         "half": any(v.dtype in ("bfloat16", "float16") for v in graph.values.values()),
     }
+
+
+def _core_of(plan: Plan, index: int) -> Core:
+    core = plan.stages[index].core
+    if core is None:
+        raise Unsupported("not an attention stage")
+    return core
 
 
 def _facts(subject: Subject, plan: Plan, index: int) -> dict[str, Any]:
@@ -297,7 +305,8 @@ def _facts(subject: Subject, plan: Plan, index: int) -> dict[str, Any]:
     if stage.kind == "bmm":
         facts |= {"a": stage.a, "b": stage.b}
     if stage.core is not None:
-        facts["core"] = core_facts(subject, stage.core, lines=False)
+        plain = stage.core.mask in ("none", "causal") or (stage.core.mask == "causal-end" and stage.core.square)
+        facts |= {"core": core_facts(subject, stage.core, lines=False), "plain": plain}
     return facts
 
 
@@ -318,6 +327,7 @@ def _texts(stage: Stage) -> list[str]:
         core = stage.core
         sides = (core.q, core.k, core.v)
         texts += [s.text for side in sides for s in (*side.strides, side.group)]
+        texts += texts_of(core.score)
         sizes = (core.batch, core.heads, core.queries, core.keys, core.depth, core.value_depth, *core.out)
         texts += [s.text for s in sizes] + [core.scale]
     return texts
