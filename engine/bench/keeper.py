@@ -329,7 +329,7 @@ class Keeper:
                 self.on_device = bool(command.inputs)
                 bare = msgspec.structs.replace(command, sources=[], library_bytes=b"")
                 report = self.window(wire.frame(bare), command.timeout_s)
-                report = msgspec.structs.replace(report, facts={**self.layers, **self.confinement()})
+                report = msgspec.structs.replace(report, facts={**self.layers, **confinement_of(self.pid)})
             elif isinstance(command, wire.Collect):
                 report = self.collect(command)
             elif isinstance(command, wire.SaveCache):
@@ -356,25 +356,6 @@ class Keeper:
             time.sleep(0.002)
         os._exit(0)
 
-    def confinement(self) -> dict[str, str]:
-        """What /proc says of the child: layers that are in force, not those that were asked for."""
-        fields: dict[str, str] = {}
-        with suppress(OSError):
-            for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-                name, _, value = line.partition(":")
-                fields[name] = value.strip()
-
-        def layer(on: bool, why: str) -> str:
-            return "on" if on else f"off: {why}"
-
-        uid = fields.get("Uid", "").split("\t")[0]
-        return {
-            "unprivileged-user": layer(uid not in ("", "0", str(os.getuid())), f"runs as uid {uid or 'unknown'}"),
-            "no-capabilities": layer(fields.get("CapEff", "x").strip("0") == "", f"holds {fields.get('CapEff')}"),
-            "no-new-privileges": layer(fields.get("NoNewPrivs") == "1", "refused by the kernel"),
-            "system-call-filter": layer(fields.get("Seccomp") == "2", "refused by the kernel"),
-        }
-
     def pin(self, cores: list[int], nice: int) -> None:
         for pid in self.everyone():
             with suppress(OSError):
@@ -382,6 +363,26 @@ class Keeper:
                     with suppress(OSError):
                         os.sched_setaffinity(int(task), cores)
                         os.setpriority(os.PRIO_PROCESS, int(task), nice)
+
+
+def confinement_of(pid: int) -> dict[str, str]:
+    """What /proc says of a child: layers that are in force, not those that were asked for."""
+    fields: dict[str, str] = {}
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            fields[name] = value.strip()
+
+    def layer(on: bool, why: str) -> str:
+        return "on" if on else f"off: {why}"
+
+    uid = fields.get("Uid", "").split("\t")[0]
+    return {
+        "unprivileged-user": layer(uid not in ("", "0", str(os.getuid())), f"runs as uid {uid or 'unknown'}"),
+        "no-capabilities": layer(fields.get("CapEff", "x").strip("0") == "", f"holds {fields.get('CapEff')}"),
+        "no-new-privileges": layer(fields.get("NoNewPrivs") == "1", "refused by the kernel"),
+        "system-call-filter": layer(fields.get("Seccomp") == "2", "refused by the kernel"),
+    }
 
 
 def dense_strides(shape: tuple[int, ...]) -> list[int]:

@@ -39,6 +39,16 @@ def typical_ms(by_calls: ByCalls, calls: int) -> float:
     return median(by_calls[calls])
 
 
+def spread_ms(by_calls: ByCalls) -> float:
+    """How much the outside clock itself varies, per call: the widest interquartile range of a block size."""
+    return max((_quartile(values, 3) - _quartile(values, 1)) / calls for calls, values in by_calls.items())
+
+
+def _quartile(values: list[float], which: int) -> float:
+    ordered = sorted(values)
+    return ordered[min(which * len(ordered) // 4, len(ordered) - 1)]
+
+
 def per_call_ms(by_calls: ByCalls, k: int) -> float:
     return max((min(by_calls[2 * k]) - min(by_calls[k])) / k, 0.0)
 
