@@ -81,6 +81,8 @@ def plan_stages(graph: Graph, outputs: list[str]) -> Plan:
             _attention_stage(plan, node, cores[id(node)], direct, outputs)
         elif node.base in HEAVY and id(node) not in inner:
             _product_stage(plan, node, direct)
+        elif node.base == "sum" and _leading(graph, node) is not None:
+            _column_stage(plan, node)
     _final_stage(plan, outputs)
     return plan
 
@@ -156,6 +158,51 @@ def _product_stage(plan: Plan, node: Node, direct: Mapping[int, str]) -> None:
         plan.direct.add(name)
     plan.stages.append(stage)
     plan.known[number] = name
+
+
+def _leading(graph: Graph, node: Node) -> list[int] | None:
+    """The dimensions that a sum runs over, if they are the first ones: a row kernel cannot do that."""
+    source = node.args[0].id if isinstance(node.args[0], Ref) else None
+    axes = node.args[1] if len(node.args) > 1 else None
+    if source is None or not isinstance(axes, list) or not axes:
+        return None
+    rank = len(graph.values[source].shape)
+    found = sorted(a % rank for a in axes)
+    return found if found == list(range(len(found))) and len(found) < rank else None
+
+
+def _column_stage(plan: Plan, node: Node) -> None:
+    """A sum over leading dimensions, by PyTorch, of a tensor that exists as a dense buffer."""
+    number = node.args[0].id
+    _ensure(plan, number)
+    base = base_of(plan.graph, number)
+    if not plan.exists(base) or any(plan.graph.producer[n].base not in ("view", "unsqueeze", "squeeze")
+                                    for n in _chain(plan.graph, number, base)):  # fmt: skip
+        raise Unsupported("a sum over the rows of something rearranged")
+    name, value = f"_h{len(plan.stages)}", plan.graph.values[node.outs[0]]
+    source = plan.known.get(base) or plan.graph.inputs[base]
+    shape = shape_text(plan.graph.values[number].shape)
+    axes = _leading(plan.graph, node)
+    plan.stages.append(
+        Stage(
+            "sum",
+            [name],
+            a=f"{source}.view{shape}",
+            b=axes,
+            shapes=[shape_text(value.shape)],
+            dtypes=[value.dtype],
+        )
+    )
+    plan.known[node.outs[0]] = name
+
+
+def _chain(graph: Graph, number: int, base: int) -> list[int]:
+    """Values between ``number`` and the buffer that it views."""
+    found = []
+    while number != base:
+        found.append(number)
+        number = graph.producer[number].args[0].id
+    return found
 
 
 def _bias(plan: Plan, node: Node) -> str:
@@ -269,6 +316,9 @@ def stitched(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
         "row_stages": sum(s.kind == "rows" for s in plan.stages),
         "nodes": len(graph.nodes),
         "half": any(v.dtype in ("bfloat16", "float16") for v in graph.values.values()),
+        "wide_products": any(s.kind == "mm" and s.a.dtype == "float32" for s in plan.stages),
+        "rtol": min(w.tolerance.max_rtol for w in subject.workloads),
+        "atol": min(w.tolerance.max_atol for w in subject.workloads),
     }
 
 
@@ -302,7 +352,7 @@ def _facts(subject: Subject, plan: Plan, index: int) -> dict[str, Any]:
     if stage.kind == "mm":
         facts |= {"a": _matrix(stage.a), "b": _matrix(stage.b), "bias": stage.bias, "m": stage.a.rows.text,
                   "n": stage.b.cols.text}  # fmt: skip
-    if stage.kind == "bmm":
+    if stage.kind in ("bmm", "sum"):
         facts |= {"a": stage.a, "b": stage.b}
     if stage.core is not None:
         plain = stage.core.mask in ("none", "causal") or (stage.core.mask == "causal-end" and stage.core.square)
