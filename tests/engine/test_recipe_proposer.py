@@ -171,6 +171,35 @@ OPTIONS = [Option(name="a", skill="s1", family="fa", cost=1), Option(name="b", s
            Option(name="c", skill="s2", family="fc", cost=5)]  # fmt: skip
 
 
+async def test_a_recipe_that_cannot_be_rendered_is_reported_and_passed_over(
+    bundled: Problem, fits: dict[str, Fit]
+) -> None:
+    from dataclasses import replace
+
+    from engine.proposers.recipes.proposer import RecipeProposer
+
+    name = str(proposal_for(context(bundled), fits).parameters[RECIPE])
+    broken = replace(
+        fits[name], recipe=msgspec.structs.replace(fits[name].recipe, template="{{ f.nothing.here }}")
+    )
+    notes: list[str] = []
+
+    async def note(code: str, text: str) -> None:
+        notes.append(f"{code} {text}")
+
+    session: Any = SimpleNamespace(note=note, reader=None)
+    proposer = RecipeProposer(session)
+
+    async def recipes() -> dict[str, Fit]:
+        return {**fits, name: broken}
+
+    proposer._recipes = recipes  # type: ignore[method-assign]
+    live: Any = SimpleNamespace(state=lambda *args: None)
+    proposal: Any = await proposer.propose(context(bundled, history=(), position=1), live)
+    assert proposal.parameters[RECIPE] != name
+    assert len(notes) == 1 and name in notes[0]
+
+
 def tried(name: str, latency_ms: float | None, mode: Mode = Mode.REFINE) -> PastCandidate:
     return PastCandidate(
         number=1, position=1, mode=mode, strategy="s1", family=f"f{name}", parameters={RECIPE: name},
@@ -186,7 +215,9 @@ def order(history: list[PastCandidate], **fields: Any) -> list[str]:
 def test_the_order_of_recipes() -> None:
     assert order([]) == ["a", "b", "c"]
     assert order([], ordinal=1) == ["b", "a", "c"], "agents begin at different recipes"
-    assert order([], strategy="s2")[0] == "c", "the chosen strategy's recipes come first"
+    assert order([], strategy="s2")[0] == "a", "what is expensive waits until something was measured"
+    some = [tried("a", 0.9), tried("a", 0.8)]
+    assert order(some, strategy="s2")[0] == "c", "then the chosen strategy's recipes come first"
     assert order([tried("a", 0.9)])[0] == "b", "an untried recipe before a known one"
     assert order([tried("a", None), tried("a", None), tried("b", 0.9)])[-1] == "a", "never right: last"
     win = MemoryEntry(id=1, kind="win", kernel_type="norm", strategy="s1 · fb: it helps", reflection="")

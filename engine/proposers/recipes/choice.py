@@ -14,6 +14,9 @@ RECIPE = "recipe"
 """Key of a candidate's parameters that names its recipe."""
 EXPLORE = 0.25
 """Share of refinements that leave the best recipe for another."""
+EXPENSIVE = 5
+CHEAP_TRIES = 2
+"""An agent's first tries are cheap ones: what compiles for long waits until something was measured."""
 HOPELESS = 2
 """Failures without one correct candidate after which a recipe comes last."""
 
@@ -55,10 +58,10 @@ def ordered(
 ) -> list[Option]:
     """The recipes in the order in which to look for a point that was not tried yet.
 
-    The chosen strategy's recipes come first, then the others. Among them: in a draft line the line's recipe, a
-    new draft leaves the last family; a refinement stays with the fastest recipe, but for a quarter of the time;
-    untried recipes come before known ones, cheap before expensive, those that won elsewhere before the rest,
-    and those that failed without ever being right last.
+    The chosen strategy's recipes come first, then the others; expensive ones not among the very first tries.
+    Among them: in a draft line the line's recipe, a new draft leaves the last family; a refinement stays with the
+    fastest recipe, but for a quarter of the time; untried recipes come before known ones, cheap before expensive,
+    those that won elsewhere before the rest, and those that failed without ever being right last.
     """
     records = {option.name: record_of(option.name, history) for option in options}
     last = history[-1] if history else None
@@ -68,12 +71,13 @@ def ordered(
     shifted = _rotated(options, ordinal)
     place = {option.name: index for index, option in enumerate(shifted)}
 
-    def rank(option: Option) -> tuple[bool, bool, bool, bool, bool, bool, int, float, int]:
+    def rank(option: Option) -> tuple[bool, bool, bool, bool, bool, bool, bool, int, float, int]:
         record = records[option.name]
         was_last = last is not None and last.parameters.get(RECIPE) == option.name
         leaving = mode is Mode.DRAFT and not line and last is not None and option.family == last.family
         return (
             (record.tries >= HOPELESS and not record.correct) or _trapped(option, record, traps),
+            option.cost >= EXPENSIVE and len(history) < CHEAP_TRIES,
             leaving,
             not (line and was_last),
             option.skill != strategy and not option.free,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.problems.solution import Solution, solution_sha
 from engine.proposers.base import Context, PastCandidate
@@ -17,6 +17,7 @@ from engine.recipes.match import Fit
 from engine.recipes.model import RecipeFile
 from engine.recipes.render import describe, render
 from engine.store.reader import StoreReader
+from engine.text import one_line
 
 DISPATCH, DISPATCH_SKILL = "dispatch", "algorithmic-restructuring"
 DISPATCH_GAIN = 1.02
@@ -24,6 +25,17 @@ DISPATCH_GAIN = 1.02
 DISPATCH_EVERY = 5
 """Positions between two tries of a dispatch: the winners change, but not that fast."""
 MOST_MEASURED = 24
+
+
+T = TypeVar("T")
+
+
+class BrokenRecipe(Exception):
+    """A recipe whose template cannot be rendered."""
+
+    def __init__(self, recipe: str, why: str) -> None:
+        super().__init__(f"{recipe}: {why}")
+        self.recipe, self.why = recipe, why
 
 
 @dataclass(frozen=True)
@@ -48,9 +60,19 @@ def of_fit(fit: Fit) -> Material:
         file=fit.recipe.file,
         skill=fit.recipe.skill,
         facts=fit.facts,
-        render=partial(render, fit),
-        describe=partial(describe, fit),
+        render=partial(_guarded, fit, partial(render, fit)),
+        describe=partial(_guarded, fit, partial(describe, fit)),
     )
+
+
+def _guarded(fit: Fit, make: Callable[[Point], T], point: Point) -> T:
+    """A recipe may come from a user's folder: what its template does wrong is the recipe's fault, not ours."""
+    from jinja2 import TemplateError
+
+    try:
+        return make(point)
+    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise BrokenRecipe(fit.recipe.key, one_line(f"{type(error).__name__}: {error}")) from error
 
 
 def to_tune(context: Context) -> list[Material]:

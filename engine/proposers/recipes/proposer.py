@@ -13,7 +13,14 @@ from weakref import WeakKeyDictionary
 from engine.problems.solution import Solution, solution_sha
 from engine.proposers.base import Context, Exhausted, LiveSink, Proposal, UnusableReply
 from engine.proposers.recipes.choice import RECIPE, ordered
-from engine.proposers.recipes.materials import Material, measured_candidates, of_fit, to_dispatch, to_tune
+from engine.proposers.recipes.materials import (
+    BrokenRecipe,
+    Material,
+    measured_candidates,
+    of_fit,
+    to_dispatch,
+    to_tune,
+)
 from engine.proposers.recipes.search import Observed, Point, observed, points
 from engine.recipes.dispatch import Measured
 from engine.recipes.graph import RawGraph
@@ -52,7 +59,12 @@ class RecipeProposer:
         fits = await self._recipes()
         live.state(AgentState.PROPOSING, f"{len(fits)} recipes fit")
         measured = measured_candidates(context, self._session.reader)
-        return await asyncio.to_thread(proposal_for, context, fits, measured)
+        while True:
+            try:
+                return await asyncio.to_thread(proposal_for, context, fits, measured)
+            except BrokenRecipe as broken:
+                await self._session.note(f"recipe.broken:{broken.recipe}", f"recipe {broken}")
+                fits = {name: fit for name, fit in fits.items() if fit.recipe.key != broken.recipe}
 
     async def judged(
         self, proposal: Proposal, outcome: Outcome, evaluation: Evaluation | None, reason: str
@@ -100,6 +112,7 @@ def proposal_for(context: Context, fits: Mapping[str, Fit], measured: Sequence[M
 
     Raises:
         Exhausted: every point of every fitting recipe was tried, or none fits.
+        BrokenRecipe: the recipe whose turn it is cannot be rendered.
     """
     rng = random.Random(f"recipes/{context.seed}/{context.agent}/{context.position}")
     found = (*map(of_fit, fits.values()), *to_tune(context), *to_dispatch(context, measured))
