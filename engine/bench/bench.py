@@ -18,9 +18,9 @@ from engine.bench.evidence import fingerprint, write_evidence
 from engine.bench.noise import measure_noise
 from engine.bench.session import Session
 from engine.errors import BadInput, Fault
+from engine.guard.gate import check
 from engine.hardware.facts import device_facts
 from engine.hardware.roofline import bounds
-from engine.guard.gate import check
 from engine.problems.model import Problem
 from engine.problems.solution import Solution, python_solution
 from engine.records import Baselines, DeviceFacts, Evaluation

@@ -12,9 +12,7 @@ from engine.bench.plan_calls import AFTER_TIMEOUT_S, FIRST_CALL_S, block_timeout
 from engine.bench.processes import Child
 from engine.bench.reasons import reason_of
 from engine.bench.session import Session, Side
-from engine.errors import Fault
 from engine.problems.solution import Solution
-
 
 _TIMED_NICE = -15
 _GPU_COMPILE = 2.5  # first calls there compile and tune

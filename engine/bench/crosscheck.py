@@ -8,10 +8,11 @@ of every call or a fixed amount of every block:
 * rest: the smallest (wall of a block - claimed sum - wall of a no-op block of that size), per call.
 
 What may be missing is the allowance plus what the no-op itself varies by: a busy machine is no proof of anything.
-Interference only ever adds to a time, so minima over blocks are what both use. Where every process of the candidate
-lived through the block, the outside clock is the processor time that they used on their one core: hidden work costs
-it, waiting for a busy core does not. On a GPU a claim is device time, and the outside clock is the time that the
-process spent waiting: wall minus processor time (its waits sleep), which launching from Python does not lengthen.
+Interference only ever adds to a time, so minima over blocks are what both use. Where every process of the
+candidate lived through the block, the outside clock is the processor time that they used on their one core: hidden
+work costs it, waiting for a busy core does not. On a GPU a claim is device time, and the outside clock is the time
+that the process spent waiting: wall minus processor time (its waits sleep), which launching from Python does not
+lengthen.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ import msgspec
 from engine.bench.contender import Block
 from engine.bench.overhead import Overhead, per_call_ms, spread_ms, typical_ms
 from engine.bench.stats import TimingCheck, check_timing
-
 
 _GPU_FLOOR_MS = 0.025  # waking up from a wait for the device varies by this much
 

@@ -2,9 +2,9 @@
 
 As in :mod:`engine.bench.harness` nothing here is trusted. Each block the parent reveals a seed and, per call, a
 rotation; this side builds the inputs on the device (tampering with that only breaks the match). After every call
-the device is synchronised and digests of the outputs and of the inputs are taken; all digests are part of the report that ends the
-measured window, so outputs that are finished later no longer match. Named outputs are copied to shared memory on
-request and compared, digest and values, by the judge.
+the device is synchronised and digests of the outputs and of the inputs are taken; all digests are part of the
+report that ends the measured window, so outputs that are finished later no longer match. Named outputs are copied
+to shared memory on request and compared, digest and values, by the judge.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DeviceCaller:
         return make_inputs(self.problem.definition, listed, axes, self.device, seed)
 
     def _sources(self, workload: int, call: wire.Call) -> list[tuple[torch.Tensor, int]]:
-        """(values, rotation in elements) of every tensor input: drawn here, or what the judge put into the arena."""
+        """(values, rotation in elements) of every tensor input: drawn here, or sent through the arena."""
         spec = self.workloads[workload]
         tensors = [item for item in spec.inputs if item.shape is not None]
         if not spec.seeded:

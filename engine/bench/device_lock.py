@@ -1,7 +1,7 @@
 """Exclusive use of a device, against other campaigns and other users of the box; dies with the process.
 
-One file per device in :func:`engine.paths.lock_dir`, mode 0666 in a sticky folder, never a symlink, never inherited
-by a child. Held only around timed regions (and, on CUDA, whatever else occupies the GPU).
+One file per device in :func:`engine.paths.lock_dir`, mode 0666 in a sticky folder, never a symlink, never
+inherited by a child. Held only around timed regions (and, on CUDA, whatever else occupies the GPU).
 """
 
 from __future__ import annotations

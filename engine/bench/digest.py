@@ -1,7 +1,7 @@
 """A fingerprint of a tensor's bytes that its own device computes and any other reproduces (imports torch).
 
-Sum over 8-byte words of word × an odd weight that depends on the position, modulo 2**64. It is not secret: it binds
-the bytes that were there when it was taken, and what is read later must have the same.
+Sum over 8-byte words of word × an odd weight that depends on the position, modulo 2**64. It is not secret: it
+binds the bytes that were there when it was taken, and what is read later must have the same.
 """
 
 from __future__ import annotations

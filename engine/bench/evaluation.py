@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 from engine.bench.api import EvaluationPlan, PhaseSink
+from engine.bench.build import built_library, needs_build
+from engine.bench.claims import verify_claims
 from engine.bench.contender import Contender, Failure
 from engine.bench.correctness import Correctness, check_rounds, first_call
 from engine.bench.device_lock import DeviceLock, Turn
@@ -18,8 +20,6 @@ from engine.bench.plan_calls import new_seed, round_inputs
 from engine.bench.reasons import asks_for_cuda, verdict_of
 from engine.bench.session import Session
 from engine.bench.summary import summarize
-from engine.bench.build import built_library, needs_build
-from engine.bench.claims import verify_claims
 from engine.bench.timing import Pairing, Timing, concurrent_rounds
 from engine.errors import Fault
 from engine.problems.solution import Solution

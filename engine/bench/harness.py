@@ -1,4 +1,4 @@
-"""What runs inside a candidate's process: import it, call it on prepared inputs, put raw outputs into shared memory.
+"""What runs inside a candidate's process: import it, call it on prepared inputs, say where its outputs lie.
 
 Nothing here is trusted by anyone: expected outputs, tolerances, seeds and verdicts live elsewhere, the clock is
 checked from outside, and the process is frozen whenever it is not inside a measured window. All names that a

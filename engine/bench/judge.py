@@ -27,8 +27,8 @@ from engine.bench import judge_wire as jw
 from engine.bench import namespaces as ns
 from engine.bench import wire
 from engine.bench.admission import Probe
-from engine.bench.judge_compare import Replays, judge_call, probe
 from engine.bench.digest import Digest, unsigned
+from engine.bench.judge_compare import Replays, judge_call, probe
 from engine.bench.layout import workload_spec
 from engine.bench.reasons import asks_for_cuda
 from engine.errors import BadInput, Fault
@@ -291,7 +291,7 @@ def _bytes_of(values: list[Any]) -> int:
 
 
 def _strided(memory: torch.Tensor, start: int, item: wire.OutputSpec, strides: tuple[int, ...]) -> torch.Tensor:
-    """An output as its process laid it out. The bytes stay inside the output's slot, whatever strides are claimed."""
+    """An output as its process laid it out. Whatever strides are claimed, it stays inside its slot."""
     dtype = torch_dtype(item.dtype)
     if len(strides) != len(item.shape) or min(strides, default=0) < 0:
         raise wire.ProtocolError("strides of another tensor")

@@ -11,23 +11,21 @@ import ctypes
 import math
 import mmap
 import os
-import resource
 import secrets
 import select
 import signal
 import socket
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
-from engine.bench import compile_cache, seccomp, wire
+from engine.bench import compile_cache, wire
 from engine.bench import namespaces as ns
+from engine.bench.confine import confinement_of, write_library, write_sources
 
-SCRATCH = "/tmp/kernelarc"
 _POLL_MS = 20
 _EXPORT_S = 120.0
 _LOOK_S = 0.1  # between two looks at the memory in use
@@ -80,7 +78,7 @@ class Keeper:
         if self.alone and self.layers.get("private-proc") != "on":
             return [self.pid]  # /proc shows another namespace's numbers: only the child itself can be asked about
         if self.alone:
-            return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+            return [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and p.name != "1"]
         return descendants(os.getpid())
 
     def signal_all(self, number: int) -> None:
@@ -173,7 +171,7 @@ class Keeper:
                 raise Gone(status)
 
     def _shake(self, deadline: float) -> str:
-        """Like :meth:`_wait`, stopping and continuing every thread at random moments, thousands of times a second."""
+        """Like :meth:`_wait`, stopping and continuing every thread at random moments, all the time."""
         random = secrets.SystemRandom()
         while True:
             for _ in range(64):
@@ -198,7 +196,7 @@ class Keeper:
         count = 0
         for pid in self.everyone():
             with suppress(OSError):
-                count += len(os.listdir(f"/proc/{pid}/task"))
+                count += len(list(Path(f"/proc/{pid}/task").iterdir()))
         return count
 
     def _last_pid(self) -> int:
@@ -244,7 +242,7 @@ class Keeper:
             self.channel.settimeout(None)
 
     def collect(self, request: wire.Collect) -> wire.Report:
-        """Reads outputs out of the frozen process. Addresses and strides are its claims: bounded, then believed."""
+        """Reads outputs out of the frozen process. Addresses and strides are claims: bounded, then believed."""
         if self.on_device:
             return self._collect_from_device(request)
         spec = self.workloads[request.workload]
@@ -346,7 +344,7 @@ class Keeper:
         self.end()
 
     def end(self) -> NoReturn:
-        """Everything below us dies; as pid 1 our own end would do, without a namespace it is done until none is left."""
+        """Everything below us dies: as pid 1 by our own end, without a namespace one by one until none is left."""
         for _ in range(50):
             self.signal_all(signal.SIGKILL)
             if self.alone or not descendants(os.getpid()):
@@ -359,30 +357,10 @@ class Keeper:
     def pin(self, cores: list[int], nice: int) -> None:
         for pid in self.everyone():
             with suppress(OSError):
-                for task in os.listdir(f"/proc/{pid}/task"):
+                for task in Path(f"/proc/{pid}/task").iterdir():
                     with suppress(OSError):
-                        os.sched_setaffinity(int(task), cores)
-                        os.setpriority(os.PRIO_PROCESS, int(task), nice)
-
-
-def confinement_of(pid: int) -> dict[str, str]:
-    """What /proc says of a child: layers that are in force, not those that were asked for."""
-    fields: dict[str, str] = {}
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            name, _, value = line.partition(":")
-            fields[name] = value.strip()
-
-    def layer(on: bool, why: str) -> str:
-        return "on" if on else f"off: {why}"
-
-    uid = fields.get("Uid", "").split("\t")[0]
-    return {
-        "unprivileged-user": layer(uid not in ("", "0", str(os.getuid())), f"runs as uid {uid or 'unknown'}"),
-        "no-capabilities": layer(fields.get("CapEff", "x").strip("0") == "", f"holds {fields.get('CapEff')}"),
-        "no-new-privileges": layer(fields.get("NoNewPrivs") == "1", "refused by the kernel"),
-        "system-call-filter": layer(fields.get("Seccomp") == "2", "refused by the kernel"),
-    }
+                        os.sched_setaffinity(int(task.name), cores)
+                        os.setpriority(os.PRIO_PROCESS, int(task.name), nice)
 
 
 def dense_strides(shape: tuple[int, ...]) -> list[int]:
@@ -397,148 +375,12 @@ def dense_strides(shape: tuple[int, ...]) -> list[int]:
 def descendants(root: int) -> list[int]:
     """Pids below ``root``, from /proc; only for boxes that forbid pid namespaces."""
     parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             with suppress(OSError, ValueError, IndexError):
-                parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
     found, frontier = [], {root}
     while frontier:
         frontier = {pid for pid, parent in parents.items() if parent in frontier}
         found += sorted(frontier)
     return found
-
-
-def write_sources(scratch: str, sources: list[tuple[str, str]]) -> None:
-    """The candidate's files, owned by us and read-only for it. Paths were checked when the solution was read."""
-    root = Path(scratch) / "src"
-    for relative, content in sources:
-        target = root / relative
-        if not target.resolve().is_relative_to(root):
-            raise wire.ProtocolError("a source path leaves its folder")
-        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        target.write_text(content, encoding="utf-8", errors="surrogateescape", newline="")
-        target.chmod(0o444)
-
-
-def write_library(scratch: str, name: str, content: bytes) -> None:
-    target = Path(scratch) / "src" / f"{name}.so"
-    target.write_bytes(content)
-    target.chmod(0o555)
-
-
-def private_mounts(spawn: wire.Spawn) -> dict[str, str]:
-    """This child's own /tmp, /dev/shm and /proc. What cannot be mounted is reported, not hidden."""
-    layers: dict[str, str] = {}
-    kept = [prefix for prefix in os.environ.get("KERNELARC_KEEP", "").split(":") if prefix.startswith("/tmp/")]
-
-    def attempt(name: str, action: Callable[[], None]) -> None:
-        try:
-            action()
-            layers[name] = "on"
-        except OSError as error:
-            layers[name] = f"off: {error}"
-
-    def tmp() -> None:
-        ns.mount("none", "/", "", ns.MS_REC | ns.MS_PRIVATE)
-        # Interpreter or package prefixes below /tmp must stay visible under the new /tmp.
-        handles = [(prefix, os.open(prefix, os.O_PATH | os.O_CLOEXEC)) for prefix in kept]
-        size = f"size={spawn.limits.scratch},mode=1777"
-        ns.mount("tmpfs", "/tmp", "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, size)
-        for prefix, handle in handles:
-            os.makedirs(prefix, mode=0o755, exist_ok=True)
-            ns.bind(f"/proc/self/fd/{handle}", prefix)
-            os.close(handle)
-
-    attempt("private-tmp", tmp)
-    store = os.environ.pop(compile_cache.MOUNT, "")
-    if store and not store.startswith("/tmp/"):
-        attempt("hidden-cache", lambda: ns.mount("tmpfs", store, "tmpfs", ns.MS_RDONLY, "size=4k,mode=700"))
-    attempt(
-        "private-shm",
-        lambda: ns.mount("tmpfs", "/dev/shm", "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "size=64m,mode=1777"),
-    )
-    attempt("private-proc", lambda: ns.mount("proc", "/proc", "proc", ns.MS_NOSUID | ns.MS_NODEV | ns.MS_NOEXEC))
-    return layers
-
-
-def private_folders(scratch: str, uid: int) -> None:
-    """``src`` is ours and read-only for the candidate; the rest belongs to it."""
-    root = Path(scratch)
-    root.mkdir(mode=0o755, parents=True, exist_ok=True)
-    (root / "src").mkdir(mode=0o755, exist_ok=True)
-    for name in ("home", "tmp", "cache"):
-        folder = root / name
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if may_change_user(uid):
-            os.chown(folder, uid, uid)
-
-
-def confine(spawn: wire.Spawn, keep: set[int], output: int, scratch: str) -> None:
-    """In the child, before any foreign byte is read: descriptors, session, limits, user, privileges."""
-    os.setsid()
-    null = os.open("/dev/null", os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    close_all_but(keep | {0, 1, 2})
-    limits = spawn.limits
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_FSIZE, limits.file_bytes)
-    _limit(resource.RLIMIT_NOFILE, limits.files)
-    _limit(resource.RLIMIT_CPU, limits.cpu_s)
-    _limit(resource.RLIMIT_MEMLOCK, 64 << 20)
-    if limits.memory and spawn.device == "cpu":
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE
-        _limit(resource.RLIMIT_AS, used + limits.memory + spawn.input_bytes + spawn.output_bytes)
-    if may_change_user(spawn.uid):
-        _limit(resource.RLIMIT_NPROC, limits.processes)
-        os.setgroups([])
-        ns.drop_bounding_set()
-        os.setresgid(spawn.uid, spawn.uid, spawn.uid)
-        os.setresuid(spawn.uid, spawn.uid, spawn.uid)
-        ns.prctl(ns.PR_SET_DUMPABLE, 1)  # /proc/self stays readable for honest code; there is nothing secret in it
-    else:
-        with suppress(OSError):
-            ns.drop_bounding_set()
-            ns.clear_capabilities()
-    ns.prctl(ns.PR_SET_NO_NEW_PRIVS, 1)
-    with suppress(OSError):
-        seccomp.install()
-    os.environ.update(private_environment(scratch))
-    os.chdir(f"{scratch}/home")
-
-
-def may_change_user(uid: int) -> bool:
-    return os.geteuid() == 0 and ns.is_mapped(uid)
-
-
-def private_environment(scratch: str) -> dict[str, str]:
-    """Every place that a candidate's libraries write to is its own."""
-    return {
-        "HOME": f"{scratch}/home",
-        "TMPDIR": f"{scratch}/tmp",
-        "XDG_CACHE_HOME": f"{scratch}/cache",
-        "TORCHINDUCTOR_CACHE_DIR": f"{scratch}/cache/inductor",
-        "TRITON_CACHE_DIR": f"{scratch}/cache/triton",
-        "TRITON_HOME": f"{scratch}/home",
-        "TORCH_EXTENSIONS_DIR": f"{scratch}/cache/extensions",
-        "CUDA_CACHE_PATH": f"{scratch}/cache/cuda",
-        "NUMBA_CACHE_DIR": f"{scratch}/cache/numba",
-        "MPLCONFIGDIR": f"{scratch}/cache/matplotlib",
-    }
-
-
-def _limit(kind: int, value: int) -> None:
-    hard = resource.getrlimit(kind)[1]
-    if hard != resource.RLIM_INFINITY:
-        value = min(value, hard)
-    resource.setrlimit(kind, (value, value))
-
-
-def close_all_but(keep: set[int]) -> None:
-    low = 0
-    for fd in sorted(keep):
-        if fd > low:
-            os.closerange(low, fd)
-        low = fd + 1
-    os.closerange(low, 1 << 20)

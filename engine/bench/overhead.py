@@ -10,7 +10,6 @@ from engine.bench.wire import WorkloadSpec
 from engine.problems.dtypes import DTYPES
 from engine.problems.solution import Solution, python_solution
 
-
 ByCalls = dict[int, list[float]]
 
 
@@ -60,8 +59,8 @@ def noop_solution(specs: list[WorkloadSpec], device: str, *, destination_passing
     for spec in specs:
         key = tuple(item.shape for item in spec.inputs if item.shape is not None)
         tensors = ", ".join(
-            f"torch.zeros({item.nbytes}, dtype=torch.uint8{place}).view(torch.{DTYPES[item.dtype].torch_name})"
-            f".view({item.shape!r})"
+            f"(torch.empty({item.nbytes}, dtype=torch.uint8{place}), torch.{DTYPES[item.dtype].torch_name}, "
+            f"{item.shape!r})"
             for item in spec.outputs
         )
         lines.append(f"RESULTS[{key!r}] = ({tensors},)")
@@ -70,7 +69,7 @@ def noop_solution(specs: list[WorkloadSpec], device: str, *, destination_passing
         "",
         "def run(*arguments):",
         "    wanted = RESULTS[tuple(tuple(a.shape) for a in arguments if isinstance(a, torch.Tensor))]",
-        "    return tuple(NEW(t) if t.element_size() > 1 else NEW(t.view(torch.uint8)).view(t.dtype) for t in wanted)",
+        "    return tuple(NEW(raw).view(dtype).view(shape) for raw, dtype, shape in wanted)",
     ]
     if destination_passing:
         lines = ["def run(*arguments):", "    return None"]

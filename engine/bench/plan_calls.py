@@ -1,4 +1,4 @@
-"""How many calls a block holds, how long it may take, and what the calls look like. Pure, apart from the secrets."""
+"""How many calls a block holds, how long it may take, what the calls look like. Pure, apart from the secrets."""
 
 from __future__ import annotations
 

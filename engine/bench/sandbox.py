@@ -143,7 +143,7 @@ def _bubblewrap(reads: list[str], writes: list[str], env: Mapping[str, str], *, 
     made = {"/tmp", "/"}
     for path, option in [*((p, "--ro-bind") for p in reads), *((p, "--bind") for p in writes)]:
         if Path(path).is_symlink():
-            arguments += ["--symlink", os.readlink(path), path]
+            arguments += ["--symlink", str(Path(path).readlink()), path]
             continue
         for parent in reversed(Path(path).parents):
             if str(parent) not in made:

@@ -14,7 +14,7 @@ import time
 
 from engine.bench import namespaces as ns
 from engine.bench import wire
-from engine.bench.keeper import SCRATCH, confine, confinement_of, private_folders, private_mounts
+from engine.bench.confine import SCRATCH, confine, confinement_of, private_folders, private_mounts
 from engine.bench.zygote import enter_child_namespaces
 
 _UID = 61000

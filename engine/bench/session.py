@@ -1,4 +1,4 @@
-"""One problem on one device: a judge, a zygote, and candidate processes made on demand. Pure plumbing, no verdicts."""
+"""One problem on one device: a judge, a zygote, candidate processes made on demand. Plumbing, no verdicts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from engine.bench import compile_cache, wire
 from engine.bench import judge_wire as jw
 from engine.bench.layout import PAGE
 from engine.bench.machine import Cores, memory_limit
-from engine.bench.processes import Child, Helper, JudgeClient, Zygote
 from engine.bench.overhead import Overhead
+from engine.bench.processes import Child, Helper, JudgeClient, Zygote
 from engine.bench.sandbox import Sandbox, choose_sandbox
 from engine.bench.unlisted import unlisted_workload
+from engine.paths import cache_dir
 from engine.problems.load import problem_to_json
 from engine.problems.model import Problem
-from engine.paths import cache_dir
 from engine.problems.solution import Solution, solution_sha
 
 SLOTS = 8  # calls of one block, at most; more where a slot is small

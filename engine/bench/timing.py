@@ -100,7 +100,7 @@ class Pairing:
         return self.timing
 
     def _must_check(self, workload: int, pair: int) -> bool:
-        """Every pair is checked while that is cheap; one secretly chosen early pair is checked whatever it costs."""
+        """Every pair is checked while that is cheap; one secretly chosen early pair at any cost."""
         if pair == self._sure.setdefault(workload, secrets.randbelow(self.plan.min_pairs)):
             return True
         return self._checking_s < max(_CHECKS_S, self._running_s * _CHECK_SHARE)

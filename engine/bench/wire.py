@@ -72,7 +72,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Spawn(msgspec.Struct, frozen=True, tag=True):
-    """Fork a keeper with one child. Four descriptors travel along: control, output pipe, input and output arena."""
+    """Fork a keeper with one child. Four descriptors travel along: control, output pipe, both arenas."""
 
     child: int
     uid: int

@@ -1,4 +1,4 @@
-"""The warm process that candidates are forked from. Exec'd inside the sandbox; imports torch, runs nothing foreign.
+"""The warm process that candidates are forked from. Exec'd in the sandbox; imports torch, runs nothing foreign.
 
 ``python -m engine.bench.zygote FD``: FD is a socket to the engine. One :class:`~engine.bench.wire.Spawn` makes
 zygote → (short-lived) entry process → keeper (pid 1 of new namespaces) → candidate.
@@ -23,17 +23,10 @@ from typing import NoReturn
 
 import msgspec
 
-from engine.bench import namespaces as ns
 from engine.bench import compile_cache, wire
-from engine.bench.keeper import (
-    SCRATCH,
-    Keeper,
-    confine,
-    descendants,
-    may_change_user,
-    private_folders,
-    private_mounts,
-)
+from engine.bench import namespaces as ns
+from engine.bench.confine import SCRATCH, confine, may_change_user, private_folders, private_mounts
+from engine.bench.keeper import Keeper, descendants
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -153,7 +146,7 @@ class Zygote:
 
 
 def kill_tree(keeper: int) -> None:
-    """A keeper that is pid 1 of its namespace takes everything along; without one its descendants are killed too."""
+    """A keeper that is pid 1 of its namespace takes everything along; else its descendants are killed too."""
     for pid in (*descendants(keeper), keeper):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

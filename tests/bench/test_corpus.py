@@ -1,4 +1,4 @@
-"""The whole guard corpus through gate and bench: every hostile candidate refused in its class, every honest one passed."""
+"""The guard corpus through gate and bench: hostile candidates refused in their class, honest ones passed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The GPU's protocol (inputs from seeds, outputs bound by digests), run here on the CPU device."""
 
+# ruff: noqa: E501  (sources of candidates)
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable

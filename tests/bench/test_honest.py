@@ -1,5 +1,6 @@
 """Honest kernels with unusual manners pass, and their numbers are there."""
 
+# ruff: noqa: E501  (sources of candidates)
 from __future__ import annotations
 
 from collections.abc import Callable

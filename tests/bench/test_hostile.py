@@ -3,6 +3,7 @@
 No gate here: the process boundary has to hold when the gate sees nothing.
 """
 
+# ruff: noqa: E501  (sources of candidates)
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench
 from engine.problems.solution import Solution
 
-from .conftest import SECRET, helpers_of, wait_until  # noqa: TID252
+from .conftest import SECRET, helpers_of, wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -1,8 +1,10 @@
 """Helper processes: they end with the engine, give the device back, and devices are never shared."""
 
+# ruff: noqa: E501  (sources of candidates)
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import stat
@@ -21,7 +23,7 @@ from engine.errors import Fault
 from engine.problems.model import Problem
 from engine.problems.solution import Solution
 
-from .conftest import helpers_of, make_problem, wait_until  # noqa: TID252
+from .conftest import helpers_of, make_problem, wait_until
 
 Make = Callable[..., Solution]
 TIMED = EvaluationPlan(rounds=1, min_pairs=3, max_pairs=4, calls=6, unlisted_shape=False)
@@ -91,7 +93,7 @@ async def test_two_benches_never_time_at_once(candidate: Make, tmp_path: Path) -
         (use["acquired"], use["released"]) for answer in answers for use in answer.evidence["device_lock"]
     )
     assert len(uses) >= 4
-    assert all(end <= begin for (_, end), (begin, _) in zip(uses, uses[1:], strict=False))
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(uses))
 
 
 HOLDER = """

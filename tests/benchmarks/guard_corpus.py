@@ -1,10 +1,10 @@
 """Runs a corpus of hostile and honest candidates through the bench and says what it got wrong.
 
-    python tests/benchmarks/guard_corpus.py CORPUS [--no-gate] [--only REGEX] [--repeat N] [--device cpu|cuda] [--json FILE]
+    python tests/benchmarks/guard_corpus.py CORPUS [--no-gate] [--only REGEX] [--repeat N] [--device D] [--json F]
 
-Reason classes are checked against the manifest (gate.* REJECT_STATIC, wrong.* FAIL_CORRECTNESS, hack.* FAIL_TAMPER,
-resource.* and crash.* FAIL_RESOURCE); a hostile candidate that passes must be allowed to (NEUTRALISED) and gain
-nothing (speed-up below 1.3). Also looked for: files that escaped, surviving processes, the canary secret.
+Reason classes are checked against the manifest (gate.* REJECT_STATIC, wrong.* FAIL_CORRECTNESS, hack.*
+FAIL_TAMPER, resource.* and crash.* FAIL_RESOURCE); a hostile candidate that passes must be allowed to
+(NEUTRALISED) and gain nothing (speed-up below 1.3). Also looked for: files that escaped, and the canary secret.
 """
 
 from __future__ import annotations

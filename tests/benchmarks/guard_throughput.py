@@ -51,9 +51,7 @@ async def run(device: str, repeat: int) -> None:
         try:
             begin = time.monotonic()
             first = await bench.evaluate(solution, plan, solution)
-            print(
-                f"first verdict, processes started: {time.monotonic() - begin:.2f} s {first.verdict} {first.reason}"
-            )
+            print(f"first verdict, with starting: {time.monotonic() - begin:.2f} s {first.verdict} {first.reason}")
             walls, overheads = [], []
             for _ in range(repeat):
                 answer = await bench.evaluate(solution, plan, solution)

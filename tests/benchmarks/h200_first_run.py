@@ -89,8 +89,16 @@ def run(x, weight, eps):
 
 
 def rms_problem(rows: tuple[int, ...] = (64, 4096), hidden: int = 4096) -> Any:
-    from engine.problems.model import ConstAxis, Definition, Problem, ScalarInput, TensorSpec, Tolerance, VarAxis
-    from engine.problems.model import Workload
+    from engine.problems.model import (
+        ConstAxis,
+        Definition,
+        Problem,
+        ScalarInput,
+        TensorSpec,
+        Tolerance,
+        VarAxis,
+        Workload,
+    )
 
     definition = Definition(
         name="first_run_rmsnorm",
@@ -129,7 +137,7 @@ class Report:
         try:
             answer = await action()
             print(f"[ok]   {name} ({time.monotonic() - begin:.2f} s): {answer}", flush=True)
-        except Exception:
+        except Exception:  # noqa: BLE001  a step that fails must not stop the others
             self.failed += 1
             print(f"[FAIL] {name} ({time.monotonic() - begin:.2f} s)\n{traceback.format_exc()}", flush=True)
 
