@@ -18,7 +18,7 @@ def render(fit: Fit, chosen: Parameters) -> Solution:
     """A complete SOL-ExecBench solution, destination-passing unless the recipe returns its outputs."""
     document = fit.recipe.file
     point = complete(document, chosen, fit.facts)
-    source = _environment().from_string(fit.recipe.template).render(f=fit.facts, p=point, **point)
+    source = _template(fit.recipe.template).render(f=fit.facts, p=point, **point)
     cuda = fit.recipe.template_name.endswith(".cu.j2")
     path = "kernel.cu" if cuda else "kernel.py"
     return Solution(
@@ -41,10 +41,8 @@ def describe(fit: Fit, chosen: Parameters) -> tuple[str, str]:
     """(hypothesis, predicted change) of a point, in words."""
     document = fit.recipe.file
     point = complete(document, chosen, fit.facts)
-    environment = _environment()
     texts = (
-        environment.from_string(text).render(f=fit.facts, p=point, **point)
-        for text in (document.hypothesis, document.predicted)
+        _template(text).render(f=fit.facts, p=point, **point) for text in (document.hypothesis, document.predicted)
     )
     hypothesis, predicted = (" ".join(text.split()) for text in texts)
     return hypothesis, predicted
@@ -53,6 +51,12 @@ def describe(fit: Fit, chosen: Parameters) -> tuple[str, str]:
 def _slug(point: Parameters) -> str:
     words = [str(v).lower().replace(" ", "") for v in point.values()]
     return "-".join("".join(c for c in w if c.isalnum() or c in "_.") for w in words)[:80] or "default"
+
+
+@lru_cache(maxsize=256)
+def _template(text: str) -> Any:
+    """Compiled once: a search renders the same few templates again and again."""
+    return _environment().from_string(text)
 
 
 @lru_cache(maxsize=1)

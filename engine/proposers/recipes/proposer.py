@@ -141,7 +141,11 @@ def _new_point(context: Context, material: Material, rng: random.Random) -> tupl
     seen = observed(material.file, context.history) + _from_siblings(context, name)
     seed = int.from_bytes(hashlib.sha256(f"{rng.random()}/{name}".encode()).digest()[:4], "big")
     local = context.mode is Mode.REFINE and context.position % 2 == 0
+    tried = [one.point for one in seen]
     for point in points(material.file, dict(material.facts), seen, seed=seed, local=local):
+        if point in tried:
+            continue
+        tried.append(point)
         solution = material.render(point)
         if solution_sha(solution) not in context.taken:
             return point, solution
