@@ -43,6 +43,8 @@ def wrapped_reference(subject: Subject, options: Mapping[str, Any]) -> dict[str,
         "device": subject.device.kind,
         "cores": subject.device.cores or 1,
         "kernel_type": subject.kernel_type,
+        "captures": subject.graph is not None,
+        "operators": len(subject.graph.nodes) if subject.graph is not None else 0,
     }
 
 
