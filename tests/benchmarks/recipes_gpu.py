@@ -52,7 +52,7 @@ from engine.recipes.tracing import Request, calls_for  # noqa: E402
 from engine.records import DeviceFacts  # noqa: E402
 from engine.skills import load_skills  # noqa: E402
 
-GENERIC = {"lean-reference", "relaid-reference", "lower-precision-reference", "compiled-reference"}
+GENERIC = {"graph-replay", "lean-reference", "relaid-reference", "lower-precision-reference", "compiled-reference"}
 DEFAULT_SHARED = ("*fused_add_rmsnorm_h4096", "*rmsnorm_h1536", "*attention_output_projection_with_residual",
                   "*flux_multi_head_rmsnorm_qk", "*gemm_n256*", "*gemm_n6144*", "*masked_softmax*",
                   "*tanh_gated*", "*moe_expert_parallel*", "*text_decoder*", "*kv_cache_update*")  # fmt: skip
