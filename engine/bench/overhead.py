@@ -53,9 +53,15 @@ def per_call_ms(by_calls: ByCalls, k: int) -> float:
 
 
 def noop_solution(specs: list[WorkloadSpec], device: str, *, destination_passing: bool) -> Solution:
-    """Computes nothing, in either calling style; in return style it hands out new, unwritten tensors."""
-    lines = ["import torch", "", "RESULTS = {}", "NEW = torch.empty_like"]
-    place = "" if device == "cpu" else f', device="{device}"'
+    """Computes nothing, in either calling style; in return style it hands out new, unwritten tensors.
+
+    On a GPU it still launches the smallest of kernels: waiting for a device that has something to do includes being
+    woken up afterwards, which waiting for an idle one does not.
+    """
+    on_gpu = device != "cpu"
+    place = f', device="{device}"' if on_gpu else ""
+    tick = "TICK.add_(1)" if on_gpu else "pass"
+    lines = ["import torch", "", "RESULTS = {}", "NEW = torch.empty_like", f"TICK = torch.zeros(1{place})"]
     for spec in specs:
         key = tuple(item.shape for item in spec.inputs if item.shape is not None)
         tensors = ", ".join(
@@ -68,11 +74,20 @@ def noop_solution(specs: list[WorkloadSpec], device: str, *, destination_passing
         "",
         "",
         "def run(*arguments):",
+        f"    {tick}",
         "    wanted = RESULTS[tuple(tuple(a.shape) for a in arguments if isinstance(a, torch.Tensor))]",
         "    return tuple(NEW(raw).view(dtype).view(shape) for raw, dtype, shape in wanted)",
     ]
     if destination_passing:
-        lines = ["def run(*arguments):", "    return None"]
+        lines = [
+            "import torch",
+            "",
+            f"TICK = torch.zeros(1{place})",
+            "",
+            "",
+            "def run(*arguments):",
+            f"    {tick}",
+        ]
     return python_solution(
         "\n".join(lines) + "\n",
         definition="",

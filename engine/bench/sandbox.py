@@ -60,6 +60,9 @@ def environment(device: str, threads: int = 1) -> dict[str, str]:
         {
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin")),
             "HOME": "/tmp",
+            # The unprivileged uid has no account, and torch.compile asks who it is.
+            "USER": "kernelarc",
+            "LOGNAME": "kernelarc",
             "PYTHONPATH": str(_ENGINE.parent),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONUNBUFFERED": "1",
