@@ -55,8 +55,8 @@ def per_call_ms(by_calls: ByCalls, k: int) -> float:
 def noop_solution(specs: list[WorkloadSpec], device: str, *, destination_passing: bool) -> Solution:
     """Computes nothing, in either calling style; in return style it hands out new, unwritten tensors.
 
-    On a GPU it still launches the smallest of kernels: waiting for a device that has something to do includes being
-    woken up afterwards, which waiting for an idle one does not.
+    On a GPU it still launches the smallest of kernels: waiting for a device that works includes being woken up
+    afterwards, which waiting for an idle one does not.
     """
     on_gpu = device != "cpu"
     place = f', device="{device}"' if on_gpu else ""
