@@ -85,6 +85,10 @@ class Contender:
             self.start_s += time.monotonic() - begin
 
     @property
+    def has_side(self) -> bool:
+        return self._side is not None
+
+    @property
     def number(self) -> int:
         """Of the arenas, as the judge knows them."""
         assert self._side is not None

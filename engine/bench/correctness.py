@@ -7,8 +7,9 @@ import time
 import msgspec
 
 from engine.bench import judge_wire as jw
+from engine.bench import wire
 from engine.bench.contender import Contender, Failure
-from engine.bench.plan_calls import FRESH, REFILLED, new_seed, round_inputs, style_of_round
+from engine.bench.plan_calls import FRESH, REFERENCE_S, REFILLED, new_seed, round_inputs, style_of_round
 
 _CALLS_PER_ROUND = 2  # two inputs that differ, so that the second call of a block is checked too
 
@@ -49,7 +50,7 @@ def _worst(a: float | None, b: float | None) -> float | None:
 
 
 async def first_call(contender: Contender, workload: int, result: Correctness) -> None:
-    """One checked call, in which the candidate compiles whatever it compiles."""
+    """One checked call, in which the candidate compiles whatever it compiles. Raises :class:`Fault`."""
     try:
         await contender.start()
         begin = time.monotonic()
@@ -57,6 +58,11 @@ async def first_call(contender: Contender, workload: int, result: Correctness) -
         result.first_call_s = time.monotonic() - begin
     except Failure as failure:
         result.reason, result.detail = failure.reason, failure.detail
+        if failure.reason.startswith(("wrong.exception", "crash.")) and contender.has_side:
+            # Nobody can be right where the reference itself does not run: that is found out before blaming.
+            await contender.session.judge.check(
+                contender.number, workload, [], wire.Report(event="done"), REFERENCE_S
+            )
 
 
 async def check_rounds(contender: Contender, workload: int, rounds: int, result: Correctness) -> None:

@@ -216,7 +216,8 @@ class Trial:
                 await rival.run(workload, round_inputs(1, new_seed()), 0)
         except Failure as failure:
             detail = f"the {rival.role} failed: {failure.reason} {failure.detail}"
-            needs = self.session.device == "cpu" and rival.role == "reference" and asks_for_cuda(failure.detail)
+            needs = self.session.device == "cpu" and rival.role == "reference"
+            needs = needs and asks_for_cuda(failure.detail, rival.solution.entry_source)
             raise Fault("needs.cuda" if needs else f"fault.{rival.role}", detail) from None
 
     async def _breathe(self) -> None:

@@ -94,7 +94,7 @@ class Judge:
             try:
                 self._module = load_reference(self.definition)
             except Exception as error:  # noqa: BLE001  the reference is foreign code: any exception is a finding
-                raise foreign_fault("the reference cannot be imported", error) from None
+                raise foreign_fault("the reference cannot be imported", error, self.definition.reference) from None
         return self._module
 
     def base_set(self, workload: int, seed: int) -> list[Any]:
@@ -120,7 +120,7 @@ class Judge:
         except BadInput as error:
             raise JudgeFault("fault.reference", error.message) from None
         except Exception as error:  # noqa: BLE001  foreign input generator
-            raise foreign_fault("the input generator failed", error) from None
+            raise foreign_fault("the input generator failed", error, self.definition.reference) from None
         self._check_shapes(workload, values)
         self._remember(key, values)
         return values
@@ -282,7 +282,7 @@ class Judge:
         except JudgeFault:
             raise
         except Exception as error:  # noqa: BLE001  foreign reference
-            raise foreign_fault("the reference failed", error) from None
+            raise foreign_fault("the reference failed", error, self.definition.reference) from None
         return [value.detach().to(self.device) for value in result]
 
 
@@ -317,10 +317,10 @@ def poison_of(dtype: str) -> int:
     return 0xFF if torch_dtype(dtype).is_floating_point else 0xA5
 
 
-def foreign_fault(what: str, error: Exception) -> JudgeFault:
+def foreign_fault(what: str, error: Exception, source: str) -> JudgeFault:
     """``needs.cuda`` where the problem's code asks for a GPU that is not there, else ``fault.reference``."""
     text = " ".join(f"{type(error).__name__}: {error}".split())[:600]
-    if not torch.cuda.is_available() and asks_for_cuda(text):
+    if not torch.cuda.is_available() and asks_for_cuda(text, source):
         return JudgeFault("needs.cuda", f"{what} without a GPU: {text}")
     return JudgeFault("fault.reference", f"{what}: {text}")
 

@@ -46,9 +46,9 @@ _PREFIX_STATUS = {
 _CUDA_WORDS = ("CUDA", "NVIDIA driver", "_scaled_mm", "cuda", "cudnn")
 
 
-def asks_for_cuda(text: str) -> bool:
-    """Whether an error of a problem's own code, on a machine without a GPU, says that it needs one."""
-    return any(word in text for word in _CUDA_WORDS)
+def asks_for_cuda(text: str, source: str) -> bool:
+    """Whether a reference that failed on a machine without a GPU needs one, by its error or by what it calls."""
+    return any(word in text or word in source for word in _CUDA_WORDS)
 
 
 def status_of(reason: str) -> str:
