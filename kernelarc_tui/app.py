@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -12,6 +13,7 @@ import msgspec
 from textual import events, on, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 
 from engine.errors import BadInput, KernelArcError
 from kernelarc_tui import themes
@@ -196,9 +198,9 @@ class KernelArcApp(App[str]):
         """Hand a view to the screen on top, and to those that show through modals over them."""
         for screen in reversed(self.screen_stack):
             show = getattr(screen, "show_view", None)
-            # A view may arrive while a screen is still being built, or already taken down.
             if show is not None and screen.is_mounted and screen.is_attached:
-                show(view)
+                with contextlib.suppress(NoMatches):  # the screen is being taken down, its panes are gone already
+                    show(view)
             if not screen.is_modal:
                 return
 
