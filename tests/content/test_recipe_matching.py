@@ -51,7 +51,8 @@ VARIANTS = {
         "import torch.nn.functional as F\ndef run(x, w):\n    return F.layer_norm(x, (64,), w, None, 1e-6)\n"
     ),
     "steps in place": rows(
-        "def run(x, w):\n    y = x * x\n    y = y.mean(-1, keepdim=True).add_(1e-6).rsqrt_()\n    return (x * y).mul_(w)\n"
+        "def run(x, w):\n    y = x * x\n    y = y.mean(-1, keepdim=True).add_(1e-6).rsqrt_()\n"
+        "    return (x * y).mul_(w)\n"
     ),
     "softmax by hand": rows(
         "import torch\ndef run(x):\n    e = (x - x.amax(-1, keepdim=True)).exp()\n"
