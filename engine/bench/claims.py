@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING
 
 from engine.bench.contender import Block, Contender, Failure
@@ -60,10 +61,12 @@ async def _overheads(trial: Trial, sizes: dict[int, int]) -> dict[int, Overhead]
     return {w: session.overheads[style, w, k] for w, k in sizes.items()}
 
 
-def _noop(trial: Trial) -> Contender:
+def _noop(trial: Trial, spin_ns: dict[int, int] | None = None) -> Contender:
     style = trial.candidate.solution.spec.destination_passing_style
     return Contender(
-        trial.session, noop_solution(trial.session.specs, trial.session.device, destination_passing=style), "noop"
+        trial.session,
+        noop_solution(trial.session.specs, trial.session.device, destination_passing=style, spin_ns=spin_ns),
+        "noop",
     )
 
 
@@ -79,13 +82,15 @@ def overhead_of(blocks: list[Block]) -> Overhead:
 
 
 async def _second_run(trial: Trial, workloads: list[int]) -> dict[int, TimingCheck]:
-    """A fresh process of the candidate beside a fresh no-op, so that a busy machine shows on both."""
+    """A fresh process of the candidate beside a no-op of the same length, so that a busy machine shows on both."""
     assert trial.timing is not None
+    ours = trial.timing.blocks["candidate"]
+    spin_ns = {w: int(1e6 * median(block.mean_ms for block in ours[w])) for w in workloads}
     sizes = {w: trial.timing.sizes[w] for w in workloads}
     candidate = Contender(trial.session, trial.candidate.solution, "candidate")
     candidate.library = trial.candidate.library
     try:
-        again, idle = await _fresh_blocks(trial, [candidate, _noop(trial)], sizes)
+        again, idle = await _fresh_blocks(trial, [candidate, _noop(trial, spin_ns)], sizes)
     except Failure as failure:
         for workload in workloads:
             trial.results[workload].reason = failure.reason
