@@ -19,6 +19,7 @@ from engine.errors import BadInput, KernelArcError
 from kernelarc_tui import themes
 from kernelarc_tui.glyphs import AsciiFilter
 from kernelarc_tui.messages import StoreDelta
+from kernelarc_tui.notices import desktop_notification, write_crash
 from kernelarc_tui.paint import Palette
 from kernelarc_tui.settings import Settings, load_settings, remember
 from kernelarc_tui.view import View
@@ -26,7 +27,6 @@ from kernelarc_tui.view import View
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from engine.store.summary import Note
     from kernelarc_tui.session import Session
 
 
@@ -161,7 +161,7 @@ class KernelArcApp(App[str]):
             super()._handle_exception(error)
             return
         report = "".join(traceback.format_exception(error))
-        where = _write_crash(report)
+        where = write_crash(report)
         self.crash = f"kernelarc: the screen failed ({type(error).__name__}: {error}); the report is in {where}"
         if self.session is not None and self.session.view.running:
             self.crash += f"\nthe campaign goes on: kernelarc attach {self.session.folder.name}"
@@ -222,7 +222,7 @@ class KernelArcApp(App[str]):
         if fresh and self.settings.bell:
             self.bell()
         if fresh and self.settings.notify and self._driver is not None:
-            self._driver.write(_desktop_notification(self.session.name if self.session else "", fresh[-1]))
+            self._driver.write(desktop_notification(self.session.name if self.session else "", fresh[-1]))
 
     # Commands
 
@@ -392,24 +392,3 @@ def _settings() -> tuple[Settings, str]:
         return load_settings(), ""
     except BadInput as error:
         return Settings(), error.message
-
-
-def _write_crash(report: str) -> Path:
-    from engine.paths import home
-    from engine.text import redact
-
-    path = home() / "screen-crash.log"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(redact(report), encoding="utf-8")
-    except OSError:
-        return Path("/dev/null")
-    return path
-
-
-def _desktop_notification(name: str, note: Note) -> str:
-    """OSC 9 (iTerm2, kitty, WezTerm, Windows Terminal) and OSC 777 (urxvt, foot, VTE); others ignore both."""
-    from kernelarc_tui.safe import one_line
-
-    text = one_line(f"{name}: {note.text}", 120).replace(";", ",")
-    return f"\x1b]9;{text}\x07\x1b]777;notify;KernelArc;{text}\x07"

@@ -23,6 +23,7 @@ from kernelarc_tui import clock
 from kernelarc_tui.view import Point, View
 
 POLL_S = 0.1
+POLL_ENDED_S = 0.5  # while no engine runs
 POLL_BLURRED_S = 1.0
 PUBLISH_S = 0.25
 ALIVE_S = 2.0  # how often a silent store is checked for an engine that went away
@@ -64,6 +65,11 @@ class ViewReader:
             last_seq=last_seq,
         )
         return self._view
+
+    @property
+    def ended(self) -> bool:
+        """No engine writes; one that comes is noticed a little later."""
+        return not self._view.running and self._view.state is not CampaignState.PAUSED
 
     def again(self) -> View | None:
         """The last view if the campaign's state changed without a commit: its engine came or went."""
@@ -129,7 +135,7 @@ class Follower:
         published = checked = 0.0
         pending = False
         while not self._stop.is_set():
-            self._wake.wait(self._pause(published) if pending else self._interval)
+            self._wake.wait(self._pause(published) if pending else self._idle())
             self._wake.clear()
             if self._stop.is_set():
                 return
@@ -146,6 +152,11 @@ class Follower:
                         self._publish(again)
             except StoreError as error:
                 self._lost(error)
+
+    def _idle(self) -> float:
+        """Until the store is looked at again."""
+        ended = self._views is not None and self._views.ended
+        return max(self._interval, POLL_ENDED_S) if ended else self._interval
 
     def _pause(self, published: float) -> float:
         """Until the next view may be handed over."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import ClassVar
 
 import msgspec
@@ -12,13 +11,11 @@ from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
 
 from engine.errors import KernelArcError, StoreError
-from engine.problems.solution import Solution
-from engine.records import Evaluation, Outcome
-from engine.store.rows import CandidateRow
 from kernelarc_tui import fmt
+from kernelarc_tui.candidate_text import Loaded, diff_lines, evidence_lines, source_lines_of, why_lines
 from kernelarc_tui.glyphs import OUTCOMES
-from kernelarc_tui.paint import Line, wrap
-from kernelarc_tui.safe import one_line, source_lines
+from kernelarc_tui.paint import Line
+from kernelarc_tui.safe import one_line
 from kernelarc_tui.screens.campaign import CampaignScreen, Hint
 from kernelarc_tui.settings import remember
 from kernelarc_tui.view import View, label_of, style_of
@@ -30,15 +27,6 @@ from kernelarc_tui.widgets.workloads import WorkloadTable
 
 TABS = ("source", "diff", "workloads", "why", "prompt", "reply")
 AGAINST = ("parent", "best", "reference")
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What the store holds of one candidate."""
-
-    row: CandidateRow
-    solution: Solution | None
-    evaluation: Evaluation | None
 
 
 class CandidateHead(Painted):
@@ -75,7 +63,10 @@ class CandidateHead(Painted):
         parent = f"#{row.parent}" if row.parent else "the seed"
         words = (f"{row.mode} of {parent}", one_line(row.strategy, 30), one_line(row.family, 30), fmt.wall(row.at))
         line.end(Line(" · ".join(word for word in words if word), "muted"), width)
-        return [line, *(Line(text, "" if index == 0 else "muted") for index, text in enumerate(_why(row, width)))]
+        return [
+            line,
+            *(Line(text, "" if index == 0 else "muted") for index, text in enumerate(why_lines(row, width))),
+        ]
 
 
 class CandidateScreen(CampaignScreen):
@@ -211,11 +202,11 @@ class CandidateScreen(CampaignScreen):
             return []
         try:
             if name == "source":
-                return await asyncio.to_thread(_source, loaded.solution)
+                return await asyncio.to_thread(source_lines_of, loaded.solution)
             if name == "diff":
                 return await self._diff(loaded)
             if name == "why":
-                return _evidence(loaded, self.view, self.size.width - 2)
+                return evidence_lines(loaded, self.view, self.size.width - 2)
             text = getattr(self.session.reader, name)(self.number)
         except StoreError as error:
             return [Line(error.message, "warning")]
@@ -233,7 +224,7 @@ class CandidateScreen(CampaignScreen):
             return [Line(f"#{other} holds no solution", "muted")]
         side = self.kernelarc.settings.diff == "split"
         width = self.size.width - 1
-        return await asyncio.to_thread(_diff_lines, old, loaded.solution, side=side, width=width, whole=self.whole)
+        return await asyncio.to_thread(diff_lines, old, loaded.solution, side=side, width=width, whole=self.whole)
 
     def _other_number(self, loaded: Loaded) -> int:
         if self.other is not None:
@@ -352,93 +343,3 @@ class CandidateScreen(CampaignScreen):
             self.kernelarc.say(f"✓ {await asyncio.to_thread(write)}", "verdict-keep", seconds=12)
         except KernelArcError as error:
             self.kernelarc.say(f"! {error.message}", "bold warning")
-
-
-def _why(row: CandidateRow, width: int) -> list[str]:
-    """Two rows: the reason where there is one, then what was tried."""
-    reason = f"{row.reason}: {row.detail}" if row.reason and row.detail else row.detail or row.reason
-    tried = row.hypothesis + (f"  (predicted {row.predicted_change})" if row.predicted_change else "")
-    failed = row.outcome not in (Outcome.KEEP, Outcome.ACCEPT)
-    lines = (
-        [one_line(reason, 400), one_line(tried, 400)] if failed else [one_line(tried, 400), one_line(reason, 400)]
-    )
-    return [line[: max(1, width * 2)] for line in lines]
-
-
-def _source(solution: Solution | None) -> list[Line]:
-    """Every source file, with line numbers; the entry file first."""
-    from kernelarc_tui.highlighting import highlight
-
-    if solution is None:
-        return []
-    files = sorted(solution.sources, key=lambda source: (source.path != solution.entry_file, source.path))
-    lines: list[Line] = []
-    for source in files:
-        if len(files) > 1:
-            lines += [Line(one_line(source.path, 120), "bold primary")]
-        for number, line in enumerate(highlight(source.content, source.path), 1):
-            lines.append(Line().fit(str(number), 4, "faint", right=True).add("  ").extend(line))
-    return lines
-
-
-def _diff_lines(old: Solution, new: Solution, *, side: bool, width: int, whole: bool) -> list[Line]:
-    from kernelarc_tui import diffing
-    from kernelarc_tui.highlighting import highlight
-
-    before = {source.path: source.content for source in old.sources}
-    after = {source.path: source.content for source in new.sources}
-    if len(before) == len(after) == 1 and before.keys() != after.keys():
-        before = {next(iter(after)): next(iter(before.values()))}  # one file renamed is still one file
-    lines: list[Line] = []
-    for path in sorted({*before, *after}):
-        left, right = highlight(before.get(path, ""), path), highlight(after.get(path, ""), path)
-        found = diffing.rows(
-            [line.text for line in left], [line.text for line in right], None if whole else diffing.CONTEXT
-        )
-        added, removed = diffing.changes(found)
-        head = (
-            Line(one_line(path, 120), "bold")
-            .add(f"  +{added}", "verdict-keep")
-            .add(f" −{removed}", "verdict-reject")
-        )
-        if not added and not removed:
-            head.add("  no difference", "muted")
-        lines.append(head)
-        if added or removed or whole:
-            lines += diffing.split(found, left, right, width) if side else diffing.unified(found, left, right)
-    return lines
-
-
-def _evidence(loaded: Loaded, view: View, width: int) -> list[Line]:
-    """The reason in full, the numbers behind it, and the evidence as it is stored."""
-    row, evaluation = loaded.row, loaded.evaluation
-    lines: list[Line] = []
-
-    def section(title: str, text: str) -> None:
-        if text.strip():
-            lines.append(Line(title, "bold primary"))
-            for part in text.split("\n"):
-                lines.extend(Line(f"  {piece}") for piece in wrap(one_line(part, 2000), max(20, width - 2)))
-            lines.append(Line())
-
-    section("verdict", f"{row.outcome} {row.reason}")
-    section("reason in full", row.detail)
-    section("hypothesis", row.hypothesis)
-    section("predicted change", row.predicted_change)
-    if row.log_ratio is not None:
-        low, high = fmt.delta(row.log_ratio_hi), fmt.delta(row.log_ratio_lo)
-        interval = f", 95 % interval {low} to {high}" if low and high else ""
-        section("latency against the agent's best of that time", f"{fmt.delta(row.log_ratio)}{interval}")
-    section("parameters", ", ".join(f"{key}={value}" for key, value in row.parameters.items()))
-    if row.model:
-        cost = f", {fmt.money(row.cost_usd)}" if row.cost_usd is not None else ""
-        section("model", f"{row.model}: {row.tokens_in:,} tokens in, {row.tokens_out:,} out{cost}")
-    if evaluation is not None:
-        phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in evaluation.phases_s.items())
-        section("bench", f"{evaluation.verdict}, timer {evaluation.timer}, {evaluation.wall_s:.1f} s: {phases}")
-        section("notes", "\n".join(evaluation.notes))
-        if evaluation.evidence:
-            text = msgspec.json.format(msgspec.json.encode(evaluation.evidence), indent=2).decode()
-            lines.append(Line("evidence", "bold primary"))
-            lines.extend(Line(f"  {part}") for part in source_lines(text, 400, 2000))
-    return lines
