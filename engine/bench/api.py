@@ -12,6 +12,9 @@ from engine.problems.model import Problem
 from engine.problems.solution import Solution
 from engine.records import Baselines, DeviceFacts, Evaluation
 
+SEARCH_S = 6.0  # of timing per candidate while searching: a clear gain needs far less, a tie is not worth more
+CONFIRM_S = 20.0
+
 PhaseSink = Callable[[str, str], None]
 """Called with (phase, detail) as an evaluation moves on: compiling, waiting device, benching, confirming."""
 
@@ -27,12 +30,13 @@ class EvaluationPlan(msgspec.Struct, frozen=True, kw_only=True):
     workloads: tuple[str, ...] = ()  # uuids; empty means all
     against_reference: bool = False  # also pair with the reference, for ``geomean_speedup``
     timing: bool = True
+    timing_s: float = 45.0  # after this an unclear comparison ends as "not better by the margin"
     unlisted_shape: bool = True  # also try one shape and scalar value that the problem does not list
     deadline_s: float = 600.0  # the parent's wall clock for the whole evaluation
 
     def final(self) -> EvaluationPlan:
         """The confirmation of a KEEP: ten rounds, fresh children, paired with the reference too."""
-        return msgspec.structs.replace(self, rounds=10, against_reference=True)
+        return msgspec.structs.replace(self, rounds=10, against_reference=True, timing_s=CONFIRM_S)
 
 
 class Bench(Protocol):

@@ -19,7 +19,7 @@ from engine.problems.solution import Solution
 
 _MOST_PAIRS = 8
 _BUDGET_S = 8.0
-_PLAN = EvaluationPlan(min_pairs=5, max_pairs=12)  # five blocks where they agree, more where they scatter
+_PLAN = EvaluationPlan(min_pairs=5, max_pairs=8)  # five blocks where they agree, more where they scatter
 
 
 async def measure_noise(session: Session, lock: DeviceLock, solution: Solution) -> tuple[float, list[float]]:

@@ -17,7 +17,6 @@ from engine.bench.plan_calls import FIRST_CALL_S, FRESH, block_size, new_seed, r
 from engine.bench.stats import PairDecision, decide_pairs
 from engine.hardware.quiet import QUIET
 
-_BUDGET_S = 45.0
 _REFERENCE_BUDGET_S = 3.0  # without an incumbent there is nothing to decide, only a ratio to estimate
 _PRECISION = 0.05  # half-width of the interval of ln(reference / candidate) that is good enough
 _CHECKS_S = 1.0  # judge's time for checking timed calls that is always granted
@@ -167,7 +166,7 @@ class Pairing:
         if len(self.sides) < 2:
             return self.timing.pairs >= self.plan.min_pairs
         rival = self.sides[1].role
-        final = elapsed_s > (_REFERENCE_BUDGET_S if rival == "reference" else _BUDGET_S)
+        final = elapsed_s > (_REFERENCE_BUDGET_S if rival == "reference" else self.plan.timing_s)
         decision = decide_pairs(
             self.timing.log_ratios(rival, self.workloads),
             self.plan.margin,

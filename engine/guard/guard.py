@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import msgspec
 
 from engine.agent_state import CORRECT, AgentState, after_verdict
-from engine.bench.api import EvaluationPlan, PhaseSink
+from engine.bench.api import SEARCH_S, EvaluationPlan, PhaseSink
 from engine.errors import StoreError
 from engine.grading import graded
 from engine.guard import gate, keep
@@ -78,6 +78,7 @@ class Guard:
         self._plan = EvaluationPlan(
             rounds=config.rounds,
             margin=keep.effective_margin(session.margin, session.baselines.noise),
+            timing_s=SEARCH_S,
             deadline_s=config.evaluation_deadline_s,
         )
 
