@@ -66,7 +66,7 @@ def _timed(trial: Trial, workload: int, row: WorkloadResult) -> WorkloadResult:
     if "reference" in blocks:
         ratios = trial.timing.log_ratios("reference", [workload])[0]
         baseline = median(block.mean_ms for block in blocks["reference"])
-        row = msgspec.structs.replace(row, reference_latency_ms=baseline, speedup=math.exp(fmean(ratios)))
+        row = msgspec.structs.replace(row, reference_latency_ms=baseline, speedup=math.exp(median(ratios)))
         if row.roofline_ms and row.latency_ms:
             score = sol_score(row.latency_ms, baseline, row.roofline_ms)
             row = msgspec.structs.replace(row, sol_score=score.value)

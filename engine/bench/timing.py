@@ -17,7 +17,7 @@ from engine.bench.plan_calls import FIRST_CALL_S, FRESH, block_size, new_seed, r
 from engine.bench.stats import PairDecision, decide_pairs
 from engine.hardware.quiet import QUIET
 
-_REFERENCE_BUDGET_S = 3.0  # without an incumbent there is nothing to decide, only a ratio to estimate
+_REFERENCE_BUDGET_S = 5.0  # without an incumbent there is nothing to decide, only a ratio to estimate
 _PRECISION = 0.05  # half-width of the interval of ln(reference / candidate) that is good enough
 _CHECKS_S = 1.0  # judge's time for checking timed calls that is always granted
 _CHECK_SHARE = 0.5  # beyond it, as a share of the time that blocks took
