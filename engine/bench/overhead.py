@@ -40,10 +40,11 @@ def typical_ms(by_calls: ByCalls, calls: int) -> float:
 
 def spread_ms(by_calls: ByCalls) -> float:
     """How much the outside clock itself varies, per call: the widest interquartile range of a block size."""
-    return max((_quartile(values, 3) - _quartile(values, 1)) / calls for calls, values in by_calls.items())
+    return max((quartile(values, 3) - quartile(values, 1)) / calls for calls, values in by_calls.items())
 
 
-def _quartile(values: list[float], which: int) -> float:
+def quartile(values: list[float], which: int) -> float:
+    """The ``which``-th quarter of the ordered values, without interpolation."""
     ordered = sorted(values)
     return ordered[min(which * len(ordered) // 4, len(ordered) - 1)]
 
