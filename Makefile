@@ -13,7 +13,8 @@ test: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest -n 2 -m "not alone"
+	$(VENV)/bin/pytest -m alone
 
 # torch first and by its exact version, so that pip never weighs a newer build against the pinned one.
 $(VENV)/.installed: pyproject.toml constraints.txt

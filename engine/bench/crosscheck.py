@@ -26,7 +26,9 @@ from engine.bench.contender import Block
 from engine.bench.overhead import Overhead, per_call_ms, quartile, spread_ms, typical_ms
 from engine.bench.stats import TimingCheck, check_timing
 
-_GPU_FLOOR_MS = 0.025  # waking up from a wait for the device varies by this much
+# What a process that waits for the device is late to notice. Measured on an H200 between honest kernels of 5 µs:
+# 60 µs and more in two fresh runs, so anything less says nothing.
+_GPU_FLOOR_MS = 0.1
 
 
 def cross_check(

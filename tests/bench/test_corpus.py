@@ -20,6 +20,7 @@ def _script() -> ModuleType:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.shared
 @pytest.mark.timeout(600)
 async def test_the_guard_corpus(shared_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ import pytest
 KERNELARC = [sys.executable, "-m", "kernelarc_tui"]
 STATUS_KEYS = {
     "campaign", "state", "stop_reason", "problem", "device", "config", "elapsed_s", "candidates", "budget",
-    "outcomes", "errors", "reference_ms", "seed_ms", "best_ms", "speedup", "seed_speedup", "sol_score", "sol_basis",
-    "cost_usd", "tokens", "agents", "wins", "traps",
+    "outcomes", "errors", "reference_ms", "seed_ms", "best_ms", "speedup", "seed_speedup", "sol_score",
+    "sol_basis", "cost_usd", "tokens", "agents", "wins", "traps",
 }  # fmt: skip
 AGENT_KEYS = {"name", "strategy", "model", "state", "candidates", "best_ms", "r", "mode"}
 EVALUATE_KEYS = {
@@ -43,6 +43,7 @@ def demo(home: Path) -> dict:  # type: ignore[type-arg]
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_demo_ends_with_a_keep_and_the_promised_document(demo: dict) -> None:  # type: ignore[type-arg]
     assert demo.keys() >= STATUS_KEYS
     assert all(agent.keys() >= AGENT_KEYS for agent in demo["agents"])
@@ -56,6 +57,7 @@ def test_the_demo_ends_with_a_keep_and_the_promised_document(demo: dict) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_exported_best_is_confirmed_by_a_separate_evaluation(demo: dict, home: Path, tmp_path: Path) -> None:  # type: ignore[type-arg]
     out = tmp_path / "best"
     done = kernelarc(home, "export", demo["campaign"], "--out", str(out))
@@ -69,6 +71,7 @@ def test_the_exported_best_is_confirmed_by_a_separate_evaluation(demo: dict, hom
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_looking_back_at_the_demo(demo: dict, home: Path) -> None:  # type: ignore[type-arg]
     listed = json.loads(kernelarc(home, "ls", "--json").stdout)
     assert [c["name"] for c in listed] == [demo["campaign"]]
