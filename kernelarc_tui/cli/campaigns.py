@@ -14,7 +14,7 @@ from engine.errors import BadInput
 from kernelarc_tui.cli.common import CountOrAll, Positive, emit_json, json_option
 
 DEMO_PROBLEM = "linear_gelu_residual_fp32"
-DEMO: dict[str, Any] = {"candidates": 14, "agents": 2, "minutes": 1.25, "device": "cpu", "proposer": ["recipes"]}
+DEMO: dict[str, Any] = {"candidates": 14, "agents": 2, "minutes": 1.3, "device": "cpu", "proposer": ["recipes"]}
 
 
 @click.command()
