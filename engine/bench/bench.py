@@ -12,6 +12,7 @@ from tempfile import mkdtemp
 import msgspec
 
 from engine.bench.api import EvaluationPlan, PhaseSink
+from engine.bench.build import needs_build
 from engine.bench.device_lock import DeviceLock
 from engine.bench.evaluation import Rival, Trial
 from engine.bench.evidence import fingerprint, write_evidence
@@ -101,7 +102,8 @@ class ProcessBench:
                 f"the starting solution does not pass: {evaluation.reason} {evaluation.detail}",
             )
         async with self._used():
-            noise, pairs = await measure_noise(await self._live(), self.lock, reference_solution(self.problem))
+            kernel = reference_solution(self.problem) if needs_build(seed) else seed
+            noise, pairs = await measure_noise(await self._live(), self.lock, kernel)
         return Baselines(
             reference_ms=evaluation.latency_ms * evaluation.geomean_speedup,
             seed_ms=evaluation.latency_ms,

@@ -17,7 +17,7 @@ from engine.bench.timing import Pairing
 from engine.errors import Fault
 from engine.problems.solution import Solution
 
-_MOST_PAIRS = 8
+_MOST_PAIRS = 12
 _BUDGET_S = 8.0
 _PLAN = EvaluationPlan(min_pairs=5, max_pairs=8)  # five blocks where they agree, more where they scatter
 
