@@ -18,7 +18,7 @@ from engine.problems.library import find_problem
 from engine.problems.model import Problem
 from engine.problems.solution import solution_sha
 from engine.proposers.base import Context, Exhausted, Incumbent, MemoryEntry, PastCandidate
-from engine.proposers.recipes.choice import RECIPE, Option, ordered
+from engine.proposers.recipes.choice import CHEAP_TRIES, RECIPE, Option, ordered
 from engine.proposers.recipes.proposer import fitting, proposal_for
 from engine.proposers.recipes.search import Observed, neighbours, points
 from engine.proposers.recipes.tunables import tunables_of, with_values
@@ -216,7 +216,8 @@ def test_the_order_of_recipes() -> None:
     assert order([]) == ["a", "b", "c"]
     assert order([], ordinal=1) == ["b", "a", "c"], "agents begin at different recipes"
     assert order([], strategy="s2")[0] == "a", "what is expensive waits until something was measured"
-    some = [tried("a", 0.9), tried("a", 0.8)]
+    some = [tried("a", 0.9), tried("a", 0.8)] * (CHEAP_TRIES // 2)
+    assert order(some[:-1], strategy="s2")[0] != "c", "one cheap try is still owed"
     assert order(some, strategy="s2")[0] == "c", "then the chosen strategy's recipes come first"
     assert order([tried("a", 0.9)])[0] == "b", "an untried recipe before a known one"
     assert order([tried("a", None), tried("a", None), tried("b", 0.9)])[-1] == "a", "never right: last"

@@ -15,8 +15,8 @@ RECIPE = "recipe"
 EXPLORE = 0.25
 """Share of refinements that leave the best recipe for another."""
 EXPENSIVE = 5
-CHEAP_TRIES = 2
-"""An agent's first tries are cheap ones: what compiles for long waits until something was measured."""
+CHEAP_TRIES = 6
+"""An agent's first tries are cheap ones: what compiles for long waits until as many were measured."""
 HOPELESS = 2
 """Failures without one correct candidate after which a recipe comes last."""
 
