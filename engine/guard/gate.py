@@ -40,7 +40,7 @@ _TRUSTED_FILES = frozenset(
     {"definition.json", "workload.jsonl", "workloads.jsonl", "config.json", "solution.json", "bounds.json"}
 )
 _RESERVED = frozenset(
-    {"torch", "triton", "numpy", "engine", "kernelarc_tui", "kernelarc", "reference", "sitecustomize", "conftest",
+    {"torch", "triton", "numpy", "engine", "kernelarc_tui", "kernelarc", "sitecustomize", "conftest",
      "usercustomize", "setup", "build_ext", "eval_driver", "cutlass", "cupti", "pynvml", "msgspec"}
 )  # fmt: skip
 _COMMON = frozenset(

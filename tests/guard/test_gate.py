@@ -199,7 +199,7 @@ def files(
         ("conftest.py", "gate.shadowed-module"),
         ("engine/bench/judge.py", "gate.shadowed-module"),
         ("msgspec.py", "gate.shadowed-module"),
-        ("reference.py", "gate.shadowed-module"),
+        ("reference.py", ""),
         ("definition.json", "gate.shadowed-module"),
         ("sub/workload.jsonl", "gate.shadowed-module"),
         ("../up.py", "gate.path"),
