@@ -7,11 +7,13 @@ import math
 import msgspec
 
 from engine.errors import BadInput
-from engine.problems.axes import resolve_axes
+from engine.problems.axes import input_bytes, output_bytes, resolve_axes
 from engine.problems.model import CustomInput, Problem, SafetensorsInput, ScalarInput, VarAxis, Workload
 
 UUID = "unlisted"
 _SCALE = 1.37  # for float scalars: off the published value, of the same size
+_GROWTH = 2  # the unlisted workload may be this much larger than the smallest listed one,
+_ALWAYS_BYTES = 4 << 20  # plus this
 
 
 def _unpublished(values: list[int]) -> int | None:
@@ -41,19 +43,26 @@ def unlisted_workload(problem: Problem) -> Workload | None:
     base = min(workloads, key=lambda w: math.prod(w.axes.get(name, 1) for name in names))
     axes = dict(base.axes)
     moved = False
+    most = _GROWTH * (_bytes(problem, base, axes) or 0) + _ALWAYS_BYTES
     for name in names:
         value = _unpublished([w.axes[name] for w in workloads if name in w.axes])
-        if value is not None:
+        # Axes that are each in range may multiply to a problem that no listed workload comes near.
+        size = None if value is None else _bytes(problem, base, {**axes, name: value})
+        if value is not None and size is not None and size <= most:
             axes[name], moved = value, True
     inputs = dict(base.inputs)
     for name, source in base.inputs.items():
         if isinstance(source, ScalarInput) and isinstance(source.value, float) and source.value:
             inputs[name], moved = ScalarInput(value=source.value * _SCALE), True
-    if not moved:
+    if not moved or _bytes(problem, base, axes) is None:
         return None
-    workload = msgspec.structs.replace(base, uuid=UUID, axes=axes, inputs=inputs)
+    return msgspec.structs.replace(base, uuid=UUID, axes=axes, inputs=inputs)
+
+
+def _bytes(problem: Problem, base: Workload, axes: dict[str, int]) -> int | None:
+    """Inputs and outputs of the workload with other axes; ``None`` if they do not resolve."""
     try:
-        resolve_axes(problem.definition, workload)
+        resolved = resolve_axes(problem.definition, msgspec.structs.replace(base, axes=axes))
     except BadInput:
         return None
-    return workload
+    return input_bytes(problem.definition, resolved) + output_bytes(problem.definition, resolved)
