@@ -297,7 +297,7 @@ def main() -> None:
     os.dup2(2, 1)
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     graphs = trace_all(request)
-    reply.write(msgspec.json.encode(Reply(graphs=graphs)))
+    reply.write(msgspec.msgpack.encode(Reply(graphs=graphs)))  # JSON has no infinity, and masks have
     reply.close()
 
 

@@ -72,7 +72,7 @@ def refs(argument: Any) -> list[int]:
 
 
 def revived(graph: RawGraph) -> RawGraph:
-    """A graph that came as JSON, with its operators' tensors and dtypes as records again."""
+    """A graph that came from the tracing child, with its operators' tensors and dtypes as records again."""
     ops = [
         msgspec.structs.replace(
             op, args=[_revived(a) for a in op.args], kwargs={name: _revived(a) for name, a in op.kwargs.items()}

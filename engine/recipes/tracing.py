@@ -138,7 +138,7 @@ async def trace_reference(problem: Problem, timeout_s: float = 60.0) -> tuple[li
     if process.returncode != 0:
         return [], f"tracing failed: {clean(errors.decode(errors='replace'), 300)}"
     try:
-        decoded = msgspec.json.decode(reply, type=Reply)
+        decoded = msgspec.msgpack.decode(reply, type=Reply)
     except msgspec.DecodeError:
         return [], "tracing gave no readable answer"
     return [revived(graph) for graph in decoded.graphs.values()], ""

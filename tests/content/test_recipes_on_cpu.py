@@ -13,6 +13,7 @@ from engine.recipes.match import match_all
 from engine.recipes.model import Recipe
 from engine.recipes.render import render
 from engine.recipes.space import every_point
+from engine.recipes.tracing import prepare
 from tests.content.helpers import CPU, reference_of, shrunk, small_problem, traced
 from tests.content.test_recipe_matching import VARIANTS
 
@@ -63,6 +64,15 @@ def check(problem: Problem, recipes: dict[str, Recipe], limit: int = 8) -> int:
 def test_bundled_problems(name: str, recipes: dict[str, Recipe], tasks: dict[str, Problem]) -> None:
     constants, workloads = SMALL[name]
     assert check(shrunk(tasks[name], constants, workloads), recipes) >= 4
+
+
+async def test_a_mask_of_minus_infinity_crosses_the_process_border(
+    recipes: dict[str, Recipe], tasks: dict[str, Problem]
+) -> None:
+    """The traced graph comes from another process, in a format that must have infinities."""
+    subject = await prepare(tasks["masked_softmax_attention_fp32"], CPU, "attention")
+    fits, misfits = match_all([recipes["fused-sdpa"]], subject)
+    assert [fit.facts["mask"] for fit in fits] == ["causal"], misfits
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS))
