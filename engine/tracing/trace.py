@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import select
-import signal
 import subprocess
 import tempfile
 import threading
@@ -17,12 +16,12 @@ from pathlib import Path
 
 import msgspec
 
-from engine.bench.sandbox import choose_sandbox, command, environment
 from engine.errors import Fault
 from engine.paths import cache_dir
 from engine.problems.blobs import resolve_blob
 from engine.problems.load import problem_to_json
 from engine.problems.model import Problem, SafetensorsInput, Workload
+from engine.problems.sandboxed import sandboxed
 from engine.text import one_line
 from engine.tracing.graph import TraceGraph
 from engine.tracing.jobs import Answer, Job
@@ -131,32 +130,14 @@ def _decoded(line: bytes) -> Answer | Fault:
 
 @contextlib.contextmanager
 def _host(problems: list[Problem]) -> Iterator[subprocess.Popen[bytes]]:
-    env = environment("cpu")
     readable = [problem.root for problem in problems if problem.root and Path(problem.root).is_dir()]
+    extra = {}
     blobs = os.environ.get("FLASHINFER_TRACE_DIR")
     if blobs and Path(blobs).is_dir():
-        env["FLASHINFER_TRACE_DIR"] = blobs
+        extra["FLASHINFER_TRACE_DIR"] = blobs
         readable.append(str(Path(blobs).resolve()))
-    argv = command(choose_sandbox(), "engine.tracing.host", [], env, readable=sorted(set(readable)))
-    process = subprocess.Popen(
-        argv,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=env,
-        cwd="/",
-        start_new_session=True,
-    )
-    try:
+    with sandboxed("engine.tracing.host", readable=readable, extra_env=extra) as process:
         yield process
-    finally:
-        for stream in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                if stream is not None:
-                    stream.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def _read_line(fd: int, timeout_s: float) -> bytes | None:
