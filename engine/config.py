@@ -38,4 +38,5 @@ class CampaignConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     evaluation_deadline_s: float = 600.0
     reply_tokens: int = 16000  # max_tokens of a model call
     prompt_tokens: int = 24000  # a prompt is cut to about this size, in a stated order
+    context_tokens: int | None = None  # window of a model that litellm does not know, or on a server of one's own
     rotate_models: bool = False  # every agent changes the model with each proposal, instead of keeping its own

@@ -139,6 +139,8 @@ def _check_budgets(config: CampaignConfig, where: str) -> None:
         _require(value is None or value <= LARGEST, f"{name} is {value}", f"use at most {LARGEST}", where)
     _require(abs(config.seed) <= LARGEST, f"seed is {config.seed}", "use fewer digits", where)
     _require(config.reply_tokens >= 256, f"reply_tokens is {config.reply_tokens}", "use 256 or more", where)
+    context = config.context_tokens
+    _require(context is None or context >= 1024, f"context_tokens is {context}", "use 1024 or more", where)
 
 
 def _check_search(config: CampaignConfig, where: str) -> None:

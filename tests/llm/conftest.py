@@ -194,9 +194,15 @@ def make(
         notify: Any = None,
         pool: ModelPool | None = None,
         reply_tokens: int = 1000,
+        context_tokens: int | None = None,
         **more: Any,
     ) -> LlmProposer:
-        config = CampaignConfig(model=[model], proposal_deadline_s=deadline_s, reply_tokens=reply_tokens)
+        config = CampaignConfig(
+            model=[model],
+            proposal_deadline_s=deadline_s,
+            reply_tokens=reply_tokens,
+            context_tokens=context_tokens,
+        )
         pool = pool or ModelPool([model], api_base=base or server.base_url, notify=notify)
         return LlmProposer(
             config=config,

@@ -38,8 +38,12 @@ SCRIPT = textwrap.dedent(
         await beating
         assert first is second
         assert beats > 20, "the loop goes on while litellm is imported"
-        assert await access.price_of(Served("openai/gpt-4o")) is not None
-        assert await access.price_of(Served("openai/nobody-has-heard-of-it")) is None
+        known = await access.facts_of(Served("openai/gpt-4o"))
+        assert known.price is not None and (known.context, known.longest_reply) == (128_000, 16_384)
+        nothing = access.ModelFacts()
+        # The last three are looked up over the network by litellm, or taken for free, if one lets it.
+        for name in ("openai/nobody-has-heard-of-it", "ollama_chat/mine", "ollama/mine", "huggingface/a/b"):
+            assert await access.facts_of(Served(name)) == nothing, name
 
     asyncio.run(main())
     """

@@ -9,6 +9,7 @@ import pytest
 
 from engine.proposers.llm.failures import RULES, ModelFailure, classify, pause_s
 from engine.proposers.llm.pool import FIRST_REST_S, LONGEST_REST_S, Breaker, ModelPool, Served, served
+from engine.proposers.llm.window import Window, narrower, said_limit, window
 from engine.store.events import Attention, ModelChosen
 
 
@@ -66,20 +67,86 @@ async def test_a_model_put_aside_is_replaced_and_comes_back() -> None:
 
     pool = ModelPool(["a", "b"], notify=notify, clock=clock)
     assert (await pool.choose("1", "a", 0)).name == "a"
-    await pool.failed("a", failing("model.auth"))
+    await pool.failed(Served("a"), failing("model.auth"))
     assert (await pool.choose("1", "a", 1)).name == "b"
     assert (await pool.choose("1", "a", 2)).name == "b"
     clock.now = FIRST_REST_S + 1
     assert (await pool.choose("1", "a", 3)).name == "a"
-    await pool.succeeded("a")
+    await pool.succeeded(Served("a"))
     kinds = [(type(event), getattr(event, "clear", None)) for event in said]
     assert kinds == [(Attention, False), (ModelChosen, None), (ModelChosen, None), (Attention, True)]
 
 
 async def test_without_a_healthy_model_the_agent_keeps_its_own() -> None:
     pool = ModelPool(["a"], clock=Clock())
-    await pool.failed("a", failing("model.auth"))
+    await pool.failed(Served("a"), failing("model.auth"))
     assert (await pool.choose("1", "a", 1)).name == "a"
+
+
+async def test_one_model_at_two_servers_is_two_models() -> None:
+    """Each agent asks its own server, and only the one that fails is put aside."""
+    said = []
+
+    async def notify(event: Any) -> None:
+        said.append(event)
+
+    names = ["openai/q@http://one/v1", "openai/q@http://two/v1"]
+    pool = ModelPool(names, notify=notify, clock=Clock())
+    one, two = Served("openai/q", "http://one/v1"), Served("openai/q", "http://two/v1")
+    assert [pool.planned(name, 0) for name in names] == [one, two]
+    assert pool.planned("openai/q", 0) == one, "a name alone means a server that the campaign has for it"
+    await pool.failed(two, failing("model.auth"))
+    assert (await pool.choose("1", names[0], 1), await pool.choose("2", names[1], 1)) == (one, one)
+    assert "openai/q@http://two/v1 is put aside" in said[0].text and said[1].model == names[0]
+
+
+async def test_what_one_agent_learns_of_a_window_holds_for_all() -> None:
+    pool = ModelPool(["a", "b"])
+    assert pool.context_of(Served("a")) is None
+    pool.learn_context(Served("a"), 8192)
+    pool.learn_context(Served("a"), 16384)
+    assert (pool.context_of(Served("a")), pool.context_of(Served("b"))) == (8192, None)
+
+
+@pytest.mark.parametrize(
+    ("context", "longest", "expected"),
+    [
+        (None, None, Window(prompt=24000, reply=16000)),
+        (None, 4096, Window(prompt=24000, reply=4096)),
+        (200_000, 64_000, Window(prompt=24000, reply=16000, context=200_000)),
+        (32_768, None, Window(prompt=16_512, reply=16000, context=32_768)),
+        (8192, 4096, Window(prompt=3840, reply=4096, context=8192)),
+        (8192, 1000, Window(prompt=6936, reply=1000, context=8192)),
+    ],
+)
+def test_prompt_and_reply_share_the_window(context: int | None, longest: int | None, expected: Window) -> None:
+    assert window(prompt=24000, reply=16000, context=context, longest_reply=longest) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("This model's maximum context length is 8192 tokens. However, you requested 40000 tokens", 8192),
+        ("the request exceeds the available context size (4096 tokens), try increasing it", 4096),
+        ("Error code: 400 - {'error': {'code': 400, 'n_prompt_tokens': 9000, 'n_ctx': 8192}}", 8192),
+        ("prompt is too long: 208310 tokens > 200000 maximum", 200_000),
+        ("exceeds the maximum number of tokens allowed (1048576)", 1_048_576),
+        ("your prompt is too long", None),
+    ],
+)
+def test_the_window_that_a_refusal_names(text: str, limit: int | None) -> None:
+    assert said_limit(text) == limit
+    failure = classify(RuntimeError(f"{text} maximum context"))
+    assert (failure.reason, failure.context_tokens) == ("model.context-too-long", limit)
+
+
+def test_a_refused_prompt_gets_a_smaller_window_until_none_is_left() -> None:
+    unknown = window(prompt=24000, reply=16000, context=None)
+    assert narrower(unknown, 8192) == 8192
+    assert narrower(unknown, None) == 20_000, "half of what was sent"
+    kept_to = window(prompt=24000, reply=16000, context=8192)
+    assert narrower(kept_to, 8192) == 6144, "the estimate was too low: less again"
+    assert narrower(kept_to, 10) is None and narrower(window(prompt=900, reply=300, context=1200), None) is None
 
 
 @pytest.mark.parametrize("reason", sorted(RULES))

@@ -53,10 +53,10 @@ ERRORS = {
         "no",
     ),
     "400": Case(lambda api: api.Status(400, "no such parameter"), "model.bad-request", 1, "no"),
-    "prompt too long": Case(
-        lambda api: api.Status(400, "This model's maximum context length is 10 tokens"),
+    "prompt too long, however much is cut": Case(
+        lambda api: api.Status(400, "This model's maximum context length is 2048 tokens"),
         "model.context-too-long",
-        1,
+        2,
         "no",
     ),
     "refused by a content policy": Case(
@@ -77,6 +77,9 @@ ERRORS = {
     "hang in mid-stream": Case(lambda api: api.HangMid("def"), "model.timeout", 2, "full", 1.5),
     "a token now and then, for ever": Case(lambda api: api.Drip(), "model.deadline", 1, "full", 1.5),
     "malformed stream": Case(lambda api: api.Malformed(), "model.malformed", 4, "full"),
+    "the same piece over and over": Case(
+        lambda api: api.Reply("again! " * 3000, chunk=7), "model.looping", 2, "full"
+    ),
     "cut stream": Case(lambda api: api.Cut(), "model.cut-stream", 4, "full"),
     "stream ends without an end": Case(lambda api: api.Cut(clean=True), "model.cut-stream", 4, "full"),
 }
@@ -146,6 +149,7 @@ def test_the_table_and_these_cases_are_the_same() -> None:
     ours = {**ERRORS, **REJECTS, **OK}
     elsewhere = {
         "429 with Retry-After",
+        "prompt too long",
         "no key in the environment",
         "unknown provider",
         "duplicate of an earlier candidate",
@@ -255,6 +259,50 @@ async def test_a_base_url_without_its_path_is_pointed_out(
     server.default = api.Status(404, "nothing here")
     with pytest.raises(ProposerError, match="lack its /v1"):
         await make(base=server.base_url.removesuffix("/v1")).propose(context, live)
+
+
+async def test_a_prompt_that_is_too_long_is_cut_to_the_window_that_the_server_names(
+    api: Any, server: Any, make: Any, context: Context, live: Any, ledger: StoreWriter
+) -> None:
+    """A llama.cpp with 6k of context: refused once, then every prompt fits, a repair's included."""
+    limit = 6144
+
+    def small(body: dict[str, Any]) -> Any:
+        size = sum(len(message["content"]) for message in body["messages"]) // 3
+        if size + body["max_tokens"] > limit:
+            return api.Status(400, f"the request exceeds the available context size ({limit} tokens)")
+        return api.Reply(EXAMPLE_FIRST) if len(server.requests) == 2 else api.Reply(long)
+
+    server.default = small
+    long = "def run(x, eps):\n    return x\n" + "# a line\n" * 2000
+    reference = msgspec.structs.replace(context.problem.definition, reference=long)
+    problem = msgspec.structs.replace(context.problem, definition=reference)
+    big = msgspec.structs.replace(context, problem=problem)
+    proposer = make(model=PRICED, reply_tokens=8000)
+    assert isinstance(await proposer.propose(big, live), Proposal)
+    assert [request.body["max_tokens"] for request in server.requests] == [8000, limit // 2]
+    second = await proposer.propose(msgspec.structs.replace(big, position=2), live)
+    assert isinstance(second, UnusableReply) and second.reason == "reply.no-code"
+    assert len(server.requests) == 4, "the window is remembered; the repair fitted too"
+    totals = await ledger.ledger_totals()
+    assert totals.lost == 0 and second.usage is not None and second.usage.tokens_in == 200
+
+
+@pytest.mark.parametrize(("model", "sent"), [("openai/mine", 1024), ("openai/gpt-4", 1024)])
+async def test_a_stated_window_holds_on_a_server_of_ones_own(
+    model: str, sent: int, server: Any, make: Any, context: Context, live: Any
+) -> None:
+    assert isinstance(
+        await make(model=model, context_tokens=2048, reply_tokens=4000).propose(context, live), Proposal
+    )
+    assert [request.body["max_tokens"] for request in server.requests] == [sent]
+
+
+async def test_a_reply_is_never_asked_longer_than_the_model_gives(
+    server: Any, make: Any, context: Context, live: Any
+) -> None:
+    assert isinstance(await make(model="openai/gpt-4", reply_tokens=16000).propose(context, live), Proposal)
+    assert server.requests[0].body["max_tokens"] == 4096
 
 
 async def test_retry_after_is_waited_out(api: Any, server: Any, make: Any, context: Context, live: Any) -> None:

@@ -11,7 +11,7 @@ import importlib
 import logging
 import os
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,6 +22,8 @@ from engine.proposers.llm.money import Counted, Message, Price
 from engine.proposers.llm.pool import Served
 from engine.proposers.llm.reply import MAX_REPLY
 
+ASKED_OVER_THE_NETWORK = frozenset({"ollama", "ollama_chat", "huggingface", "lemonade"})
+"""Providers whose models litellm would look up at their server."""
 UNUSED_KEY = "none"
 """Sent to a server of one's own when the environment has no key: its client insists on having one."""
 
@@ -92,18 +94,51 @@ async def _rehearsal(litellm: Any) -> None:
         pass
 
 
-async def price_of(model: Served) -> Price | None:
-    """From litellm's local map; ``None`` if it does not know the model."""
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What litellm's own table says of a model; ``None`` where it says nothing."""
+
+    price: Price | None = None
+    context: int | None = None  # tokens
+    longest_reply: int | None = None  # tokens
+
+
+async def facts_of(model: Served) -> ModelFacts:
+    """Price and limits from litellm's local table, without a question to anybody's server."""
     litellm = await load()
+    listed = _listed(litellm, _route(litellm, model))
+    return ModelFacts(
+        price=_price(listed),
+        context=_tokens(listed.get("max_input_tokens")),
+        longest_reply=_tokens(listed.get("max_output_tokens")),
+    )
+
+
+def _listed(litellm: Any, route: str) -> Mapping[str, Any]:
+    """The table's row, empty if there is none.
+
+    litellm's own look-up would ask some servers over the network, on the event loop, and take a price that is
+    missing for nothing: only the row that it finds counts, as it stands.
+    """
+    table: Mapping[str, Any] = litellm.model_cost
+    if route.partition("/")[0] in ASKED_OVER_THE_NETWORK:
+        return table.get(route) or {}
     try:
-        info = litellm.get_model_info(_route(litellm, model))
-    except Exception:  # noqa: BLE001 - border to litellm: whatever it raises, the price is unknown
-        return None
-    prompt, reply = info.get("input_cost_per_token"), info.get("output_cost_per_token")
+        key = litellm.get_model_info(route).get("key")
+    except Exception:  # noqa: BLE001 - border to litellm: whatever it raises, nothing is known
+        return {}
+    return table.get(key) or {}
+
+
+def _price(listed: Mapping[str, Any]) -> Price | None:
+    prompt, reply = listed.get("input_cost_per_token"), listed.get("output_cost_per_token")
     if prompt is None or reply is None:
         return None
-    cached = info.get("cache_read_input_token_cost")
+    cached = listed.get("cache_read_input_token_cost")
     return Price(prompt=float(prompt), reply=float(reply), cached=None if cached is None else float(cached))
+
+
+def _tokens(value: Any) -> int | None:
+    return int(value) if isinstance(value, int | float) and value > 0 else None
 
 
 async def stream(

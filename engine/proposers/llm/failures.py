@@ -10,10 +10,12 @@ from collections.abc import Iterator
 
 import msgspec
 
+from engine.proposers.llm.window import said_limit
 from engine.text import one_line
 
 TRIES = 4
 """Calls per proposal for failures that may pass; a rate limit is waited out until the deadline instead."""
+TOO_LONG = "model.context-too-long"
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 SHORTEST_CALL_S = 1.0
@@ -34,7 +36,7 @@ RULES: dict[str, Rule] = {
     "model.quota": Rule(1, lasting=True),
     "model.misconfigured": Rule(1, lasting=True),
     "model.bad-request": Rule(1),
-    "model.context-too-long": Rule(1),
+    TOO_LONG: Rule(1),
     "model.refused": Rule(1),
     "model.rate-limited": Rule(0),
     "model.server-error": Rule(TRIES),
@@ -42,21 +44,32 @@ RULES: dict[str, Rule] = {
     "model.timeout": Rule(2),
     "model.cut-stream": Rule(TRIES),
     "model.malformed": Rule(TRIES),
+    "model.looping": Rule(2),
     "model.deadline": Rule(1),
     "model.failed": Rule(1),
 }
 
 
 class ModelFailure(Exception):
-    """No reply. ``billed``: the server may have worked on the request, so it is charged in full."""
+    """No reply. ``billed``: the server may have worked on the request, so it is charged in full.
+
+    ``context_tokens`` is the model's window, where a refusal of a long prompt names it.
+    """
 
     def __init__(
-        self, reason: str, detail: str, *, retry_after_s: float | None = None, billed: bool = False
+        self,
+        reason: str,
+        detail: str,
+        *,
+        retry_after_s: float | None = None,
+        billed: bool = False,
+        context_tokens: int | None = None,
     ) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason, self.detail = reason, detail
         self.retry_after_s = retry_after_s
         self.billed = billed
+        self.context_tokens = context_tokens
 
     @property
     def rule(self) -> Rule:
@@ -74,6 +87,7 @@ def classify(error: Exception, *, started: bool = False) -> ModelFailure:
         _detail(error),
         retry_after_s=_retry_after(error),
         billed=not nothing_sent and (gateway or not answered),
+        context_tokens=said_limit(str(error)) if reason == TOO_LONG else None,
     )
 
 
@@ -102,7 +116,7 @@ _BY_NAME = {
     "BudgetExceededError": "model.quota",
     "RateLimitError": "model.rate-limited",
     "CallerCredentialRateLimitError": "model.rate-limited",
-    "ContextWindowExceededError": "model.context-too-long",
+    "ContextWindowExceededError": TOO_LONG,
     "ContentPolicyViolationError": "model.refused",
     "Timeout": "model.timeout",
     "APITimeoutError": "model.timeout",
@@ -115,11 +129,12 @@ _BY_STATUS = {
     403: "model.forbidden",
     404: "model.not-found",
     408: "model.timeout",
-    413: "model.context-too-long",
+    413: TOO_LONG,
     422: "model.bad-request",
     429: "model.rate-limited",
 }
 _CONNECTION = frozenset({"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror", "SSLError"})
+_LONG = ("context length", "context window", "context size", "maximum context", "prompt is too long")
 _CUT = ("stream ended", "connection error", "peer closed", "incomplete", "server disconnected")
 
 
@@ -128,6 +143,8 @@ def _reason(error: Exception, started: bool) -> str:
     if type(error).__name__ == "MidStreamFallbackError" or started:
         if type(error).__name__ in ("Timeout", "APITimeoutError", "TimeoutError"):
             return "model.timeout"
+        if "repeating the same chunk" in text:
+            return "model.looping"
         return "model.cut-stream" if any(word in text for word in _CUT) else "model.malformed"
     if _is_local(error):
         return "model.misconfigured" if "llm provider" in text else "model.auth"
@@ -143,8 +160,8 @@ def _reason(error: Exception, started: bool) -> str:
         return named
     if "content_policy" in text or "content management policy" in text:
         return "model.refused"
-    if "context length" in text or "context window" in text or "maximum context" in text:
-        return "model.context-too-long"
+    if any(words in text for words in _LONG):
+        return TOO_LONG
     status = _status(error)
     if status is not None:
         return _BY_STATUS.get(status) or ("model.server-error" if status >= 500 else "model.failed")

@@ -75,17 +75,28 @@ class ModelPool:
         self._rotate = rotate
         self._notify = notify
         self._clock = clock
-        self._breakers: dict[str, Breaker] = {}
-        self._last: dict[str, str] = {}
+        self._breakers: dict[Served, Breaker] = {}
+        self._contexts: dict[Served, int] = {}
+        self._last: dict[str, Served] = {}
 
     @property
     def models(self) -> list[str]:
         return [model.name for model in self._models]
 
+    def context_of(self, model: Served) -> int | None:
+        """Its context window in tokens, as far as refusals of long prompts told; ``None``: none did."""
+        return self._contexts.get(model)
+
+    def learn_context(self, model: Served, tokens: int) -> None:
+        """What one agent's refused prompt tells holds for the others too."""
+        self._contexts[model] = min(tokens, self._contexts.get(model, tokens))
+
     def planned(self, own: str, turn: int) -> Served:
         """The model whose turn it is, whatever its health. ``own`` may be one that is not in the pool."""
         plain = served(own, self._api_base)
-        known = next((i for i, m in enumerate(self._models) if m.name == plain.name), None)
+        known = next((i for i, m in enumerate(self._models) if m == plain), None)
+        if known is None and "@http" not in own:  # a name alone means the server that the campaign has for it
+            known = next((i for i, m in enumerate(self._models) if m.name == own), None)
         if known is None:
             return plain
         return self._models[(known + turn) % len(self._models) if self._rotate else known]
@@ -94,36 +105,44 @@ class ModelPool:
         """The planned model, or the next healthy one while that is put aside; a replacement is said aloud."""
         first = self.planned(own, turn)
         chosen = first
-        if self._breaker(first.name).resting(self._clock()):
-            start = next((i for i, m in enumerate(self._models) if m.name == first.name), 0)
+        if self._breaker(first).resting(self._clock()):
+            start = next((i for i, m in enumerate(self._models) if m == first), 0)
             order = [*self._models[start + 1 :], *self._models[: start + 1]]
-            chosen = next((m for m in order if not self._breaker(m.name).resting(self._clock())), first)
+            chosen = next((m for m in order if not self._breaker(m).resting(self._clock())), first)
         previous = self._last.get(agent)
-        self._last[agent] = chosen.name
-        if chosen.name != first.name and previous != chosen.name:
-            why = f"{first.name} is put aside: {self._breaker(first.name).why}"
-            await self._say(ModelChosen(agent=agent, model=chosen.name, why=why))
-        elif previous not in (None, chosen.name) and not self._rotate:
-            await self._say(ModelChosen(agent=agent, model=chosen.name, why="its own model again"))
+        self._last[agent] = chosen
+        if chosen != first and previous != chosen:
+            why = f"{self._label(first)} is put aside: {self._breaker(first).why}"
+            await self._say(ModelChosen(agent=agent, model=self._label(chosen), why=why))
+        elif previous not in (None, chosen) and not self._rotate:
+            await self._say(ModelChosen(agent=agent, model=self._label(chosen), why="its own model again"))
         return chosen
 
-    async def succeeded(self, model: str) -> None:
+    async def succeeded(self, model: Served) -> None:
         before = self._breakers.pop(model, None)
         if before is not None and before.rests:
-            await self._say(Attention(code=f"model.put-aside:{model}", text="", clear=True))
+            await self._say(Attention(code=self._code(model), text="", clear=True))
 
-    async def failed(self, model: str, failure: ModelFailure) -> None:
+    async def failed(self, model: Served, failure: ModelFailure) -> None:
         before = self._breaker(model)
         why = f"{failure.reason}: {failure.detail}"
         now = self._clock()
         after = before.after_failure(now, why, lasting=failure.rule.lasting)
         self._breakers[model] = after
         if after.rests > before.rests:
-            text = f"model {model} is put aside for {after.until - now:.0f} s: {why}"
-            await self._say(Attention(code=f"model.put-aside:{model}", text=text))
+            text = f"model {self._label(model)} is put aside for {after.until - now:.0f} s: {why}"
+            await self._say(Attention(code=self._code(model), text=text))
 
-    def _breaker(self, model: str) -> Breaker:
+    def _breaker(self, model: Served) -> Breaker:
         return self._breakers.get(model) or Breaker()
+
+    def _label(self, model: Served) -> str:
+        """Its name; with the server where the campaign asks one model at several."""
+        twins = sum(other.name == model.name for other in self._models)
+        return f"{model.name}@{model.api_base}" if twins > 1 and model.api_base else model.name
+
+    def _code(self, model: Served) -> str:
+        return f"model.put-aside:{self._label(model)}"
 
     async def _say(self, event: Event) -> None:
         if self._notify is not None:

@@ -24,6 +24,7 @@ BYTES_PER_TOKEN = 3.0
 """Cautious for prose and code: the budget is about room in the model's window, not about money."""
 REPAIR_ECHO = 8000
 """Characters of an unusable reply that its author sees again."""
+SHORTEST_ECHO = 300
 
 CUTS: tuple[dict[str, Any], ...] = (
     {"sibling_sources": 1},
@@ -37,11 +38,12 @@ CUTS: tuple[dict[str, Any], ...] = (
     {"workloads": 12},
     {"reference": 6000},
     {"skill": 0, "wins": 0, "traps": 0, "siblings": 0},
+    {"history": 1, "detail": 160, "workloads": 6, "reference": 2500},
 )
 """What gives way, in this order, until the prompt fits: siblings' sources, all but the best-ranked memory, older
 verdicts, the protocols, more memory, the skill's later sections, verdicts but the last two, workloads but the
-slowest, the middle of the reference, then the rest of skill, memory and siblings. Never cut: the solution to start
-from, the last verdict, hints, mode, format."""
+slowest, the middle of the reference, then the rest of skill, memory and siblings, and for a small window more of
+verdicts, workloads and reference. Never cut: the solution to start from, the last verdict, hints, mode, format."""
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,14 +70,17 @@ def kind_of(context: Context) -> str:
     return "refine" if context.history else "first"
 
 
-def propose_prompt(context: Context, skills: SkillSet, budget: int) -> Prompt:
-    """The prompt for one proposal in at most ``budget`` tokens (estimated), or cut as far as it can be."""
+def propose_prompt(context: Context, skills: SkillSet, budget: int, *, tuner: bool = False) -> Prompt:
+    """The prompt for one proposal in at most ``budget`` tokens (estimated), or cut as far as it can be.
+
+    ``tuner``: an agent of the campaign searches the constants that a solution declares tunable.
+    """
     kind = kind_of(context)
     skill = skills.skills.get(context.strategy)
     protocols = [skills.skills[name] for name in PROTOCOLS if name in skills.skills]
     room = Room()
     for cut in range(len(CUTS) + 1):
-        told = values(context, skill, protocols, room)
+        told = values(context, skill, protocols, room) | {"tuner": tuner}
         messages = (Message("system", _render("system", told)), Message("user", _render(kind, told)))
         if tokens(messages) <= budget or cut == len(CUTS):
             return Prompt(kind=kind, messages=messages, cuts=cut)
@@ -83,13 +88,29 @@ def propose_prompt(context: Context, skills: SkillSet, budget: int) -> Prompt:
     raise AssertionError("unreachable")
 
 
-def repair_prompt(before: Prompt, reply: str, unusable: Unusable, context: Context, skills: SkillSet) -> Prompt:
-    """The same dialogue, with the reply that could not be used and why."""
+def repair_prompt(
+    before: Prompt,
+    reply: str,
+    unusable: Unusable,
+    context: Context,
+    skills: SkillSet,
+    *,
+    room: int | None = None,
+) -> Prompt:
+    """The same dialogue, with the reply that could not be used and why.
+
+    Where it takes more than ``room`` tokens (estimated), little of the reply is shown and the form of an answer,
+    which stands in the dialogue already, is not said again.
+    """
     told = values(context, skills.skills.get(context.strategy), (), Room(history=0))
-    told |= {"reason": unusable.reason, "detail": unusable.detail}
-    said = clean(reply, REPAIR_ECHO) or "(nothing)"
-    turn = (Message("assistant", said), Message("user", _render("repair", told)))
-    return Prompt(kind="repair", messages=before.messages + turn, cuts=before.cuts)
+    told |= {"reason": unusable.reason, "detail": unusable.detail, "tuner": False}
+    for brief, echo in ((False, REPAIR_ECHO), (True, SHORTEST_ECHO)):
+        said = clean(reply, echo) or "(nothing)"
+        turn = (Message("assistant", said), Message("user", _render("repair", told | {"brief": brief})))
+        prompt = Prompt(kind="repair", messages=before.messages + turn, cuts=before.cuts)
+        if room is None or tokens(prompt.messages) <= room:
+            break
+    return prompt
 
 
 @functools.cache

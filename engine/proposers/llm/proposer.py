@@ -1,99 +1,33 @@
-"""The LLM proposer: prompt, money, call, reply, at most one repair; all of it under one wall-clock deadline."""
+"""The LLM proposer: prompt, call, reply, at most one repair; all of it under one wall-clock deadline."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-import time
-from collections.abc import Callable, Coroutine, Iterable
-from contextlib import aclosing
-from typing import Any, Protocol, TypeVar
-
-import msgspec
+from collections.abc import Callable, Iterable
 
 from engine.config import CampaignConfig
 from engine.errors import StoreError
 from engine.problems.solution import Solution
 from engine.proposers.base import BudgetSpent, Context, LiveSink, Proposal, ProposerError, UnusableReply
-from engine.proposers.llm import access, money
-from engine.proposers.llm.failures import ModelFailure, pause_s
-from engine.proposers.llm.money import Caps, Price
+from engine.proposers.llm import access
+from engine.proposers.llm.calls import Caller, Ledger, Said
+from engine.proposers.llm.failures import TOO_LONG, ModelFailure, pause_s
+from engine.proposers.llm.money import Caps
 from engine.proposers.llm.pool import ModelPool, Served
 from engine.proposers.llm.prompt import Prompt, propose_prompt, repair_prompt
 from engine.proposers.llm.reply import MAX_REPLY, Parsed, Unusable, read_reply
 from engine.proposers.llm.sources import program_sha
-from engine.records import AgentState, Evaluation, Outcome, Usage
+from engine.proposers.llm.turn import Asked, DeadlinePassed, Turn, within
+from engine.proposers.llm.window import Window, narrower, window
+from engine.records import AgentState, Evaluation, Outcome
 from engine.skills import SkillSet
-from engine.store.ledger import OverBudget
 from engine.text import clean
 
 MARGIN_S = 1.0
 """How much earlier than the agent's own deadline a proposal gives up, so that it can say what it cost."""
-CANCEL_GRACE_S = 0.5
-TAIL = 4000
-LIVE_EVERY_S = 0.2
-BUDGET_POLL_S = 0.25
-FIRST_SHARE, GAP_SHARE = 0.4, 0.2
-"""How much of a proposal's time a call may take to its first token, and between two: room for a second call."""
-LONGEST_GAP_S = 60.0
 REPAIR_SHARE = 0.25
 """A repair needs at least this share of the deadline."""
 FINE_DETAIL = 1000
-
-T = TypeVar("T")
-
-
-class Ledger(Protocol):
-    """The store writer's ledger. ``reserve`` commits before it returns and raises ``OverBudget``."""
-
-    async def reserve(
-        self,
-        agent: str,
-        model: str,
-        usd: float | None,
-        tokens: int,
-        *,
-        cap_usd: float | None = None,
-        cap_tokens: int | None = None,
-    ) -> int: ...
-
-    async def settle(self, reservation: int, usd: float | None, tokens_in: int, tokens_out: int) -> bool: ...
-
-    async def lose(self, reservation: int) -> bool: ...
-
-
-class _Text(msgspec.Struct, frozen=True, kw_only=True):
-    """A reply that arrived."""
-
-    text: str
-    finish_reason: str
-
-
-class _DeadlinePassed(Exception):
-    pass
-
-
-class _Turn:
-    """One proposal in progress: its context, what it has cost, when it must end."""
-
-    def __init__(self, context: Context, live: LiveSink, seconds: float) -> None:
-        self.context, self.live = context, live
-        self.seconds = seconds
-        self.end = time.monotonic() + seconds
-        self.usage = Usage(model="")
-        self.rng = random.Random(f"llm/{context.seed}/{context.agent}/{context.position}")
-        self.started = time.monotonic()
-        self.last: ModelFailure | None = None
-
-    @property
-    def left_s(self) -> float:
-        return self.end - time.monotonic()
-
-    def bill(self) -> Usage | None:
-        """What was used so far; ``None`` if no call was made."""
-        if not self.usage.model:
-            return None
-        return msgspec.structs.replace(self.usage, seconds=time.monotonic() - self.started)
 
 
 class LlmProposer:
@@ -118,12 +52,18 @@ class LlmProposer:
     ) -> None:
         self._config = config
         self._agent, self._own = agent, model
-        self._pool, self._ledger = pool, ledger
-        self._skills, self._caps = skills, caps
+        self._pool, self._caller = pool, Caller(agent, ledger, caps)
+        self._skills = skills
         self._recorded = recorded
         self._earlier: dict[str, int] | None = None
-        self._settling: set[asyncio.Task[Any]] = set()
-        self.model: str | None = pool.planned(model, 0).name
+        self._served = pool.planned(model, 0)
+        # Only an agent that sees its siblings finds the constants that they declare.
+        self._tuner = "recipes" in config.proposer and config.leaderboard
+
+    @property
+    def model(self) -> str | None:
+        """The model that was asked last."""
+        return self._served.name
 
     async def propose(self, context: Context, live: LiveSink) -> Proposal | UnusableReply:
         """One proposal within the deadline.
@@ -133,11 +73,11 @@ class LlmProposer:
             BudgetSpent: the next call could pass a cap and none is in flight that may give money back.
         """
         limit = self._config.proposal_deadline_s
-        turn = _Turn(context, live, limit - min(MARGIN_S, 0.1 * limit))
+        turn = Turn(context, live, limit - min(MARGIN_S, 0.1 * limit))
         try:
-            return await _within(turn.seconds, self._propose(turn))
-        except _DeadlinePassed:
-            await self._settled()
+            return await within(turn.seconds, self._propose(turn))
+        except DeadlinePassed:
+            await self._caller.settled()
             detail = f"no usable reply within {turn.seconds:.1f} s"
             if turn.last is not None:
                 detail += f"; the last failure was {turn.last.reason}: {turn.last.detail}"
@@ -146,7 +86,7 @@ class LlmProposer:
             failure = error
         except StoreError as error:
             raise ProposerError("fault.store", clean(error.message, FINE_DETAIL), turn.bill()) from error
-        await self._pool.failed(self.model or "", failure)
+        await self._pool.failed(self._served, failure)
         raise ProposerError(failure.reason, clean(failure.detail, FINE_DETAIL), turn.bill())
 
     async def judged(
@@ -156,34 +96,108 @@ class LlmProposer:
 
     async def close(self) -> None:
         """Wait until every call that was hung up is written in the ledger."""
-        await self._settled()
+        await self._caller.settled()
 
-    async def _settled(self) -> None:
-        if self._settling:
-            await asyncio.wait(self._settling, timeout=CANCEL_GRACE_S)
-
-    async def _propose(self, turn: _Turn) -> Proposal | UnusableReply:
+    async def _propose(self, turn: Turn) -> Proposal | UnusableReply:
         context = turn.context
-        model = await self._pool.choose(self._agent, self._own, context.position - 1)
-        self.model = model.name
-        turn.live.state(AgentState.WAITING_MODEL, model.name)
-        price = await access.price_of(model)
-        skills = self._skills()
-        prompt = propose_prompt(context, skills, self._config.prompt_tokens)
+        self._served = await self._pool.choose(self._agent, self._own, context.position - 1)
+        turn.live.state(AgentState.WAITING_MODEL, self._served.name)
+        facts = await access.facts_of(self._served)
         earlier = await self._programs(context)
-        reply = await self._ask(turn, model, price, prompt)
+        asked = Asked(model=self._served, price=facts.price, window=self._window(self._served, facts))
+        asked, prompt, reply = await self._first_reply(turn, asked, facts)
         read = self._read(reply, context, earlier)
         if isinstance(read, Unusable) and self._may_repair(read, turn):
-            repair = repair_prompt(prompt, reply.text, read, context, skills)
-            second = await self._repair(turn, model, price, repair)
+            room = None if asked.window.context is None else asked.window.context - asked.window.reply
+            repair = repair_prompt(prompt, reply.text, read, context, self._skills(), room=room)
+            second = await self._repair(turn, asked, repair)
             if second is not None:
                 prompt, reply = repair, second
                 read = self._read(reply, context, earlier)
-        await self._pool.succeeded(model.name)
+        await self._pool.succeeded(asked.model)
         return self._finished(turn, prompt, reply, read)
 
+    def _window(self, model: Served, facts: access.ModelFacts) -> Window:
+        """What prompt and reply may take: the settings within what is known of the model.
+
+        On a server of one's own the person's word stands before the table's; what a server refused before both.
+        """
+        own = self._config.context_tokens if model.api_base or facts.context is None else None
+        known = own or facts.context
+        learnt = self._pool.context_of(model)
+        context = known if learnt is None else min(learnt, known or learnt)
+        return window(
+            prompt=self._config.prompt_tokens,
+            reply=self._config.reply_tokens,
+            context=context,
+            longest_reply=facts.longest_reply,
+        )
+
+    def _prompt(self, turn: Turn, asked: Asked) -> Prompt:
+        return propose_prompt(turn.context, self._skills(), asked.window.prompt, tuner=self._tuner)
+
+    async def _first_reply(self, turn: Turn, asked: Asked, facts: access.ModelFacts) -> tuple[Asked, Prompt, Said]:
+        """The reply, if need be to a prompt that is cut further after a server called the first one too long."""
+        prompt = self._prompt(turn, asked)
+        try:
+            return asked, prompt, await self._ask(turn, asked, prompt)
+        except ModelFailure as failure:
+            context = narrower(asked.window, failure.context_tokens) if failure.reason == TOO_LONG else None
+            if context is None:
+                raise
+            turn.last = failure
+        self._pool.learn_context(asked.model, context)
+        asked = Asked(model=asked.model, price=asked.price, window=self._window(asked.model, facts))
+        prompt = self._prompt(turn, asked)
+        return asked, prompt, await self._ask(turn, asked, prompt)
+
+    async def _ask(self, turn: Turn, asked: Asked, prompt: Prompt) -> Said:
+        """Call until a reply arrives, the failure is one that waiting will not cure, or time is up."""
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return await self._caller.call(turn, asked, prompt)
+            except ModelFailure as failure:
+                turn.last = failure
+                pause = pause_s(failure, tries, turn.left_s, turn.rng)
+                if pause is None:
+                    raise
+                turn.live.state(AgentState.WAITING_MODEL, f"{failure.reason}, again in {pause:.0f} s")
+                await asyncio.sleep(pause)
+
+    def _may_repair(self, read: Unusable, turn: Turn) -> bool:
+        return read.reason != "reply.too-large" and turn.left_s >= REPAIR_SHARE * turn.seconds
+
+    async def _repair(self, turn: Turn, asked: Asked, prompt: Prompt) -> Said | None:
+        """The second and last answer; ``None`` if it did not come, and then the first one stands as it is."""
+        turn.live.state(AgentState.WAITING_MODEL, f"{asked.model.name}, asking again")
+        try:
+            return await self._caller.call(turn, asked, prompt)
+        except (ModelFailure, BudgetSpent):
+            return None
+
+    def _read(self, reply: Said, context: Context, earlier: dict[str, int]) -> Parsed | Unusable:
+        return read_reply(
+            reply.text,
+            context.problem,
+            name=f"{context.agent}-{context.position}",
+            finish_reason=reply.finish_reason,
+            parent=program_sha(context.base.solution),
+            earlier=earlier,
+        )
+
+    async def _programs(self, context: Context) -> dict[str, int]:
+        """The agent's earlier programs by :func:`program_sha`; read back from the store once after a restart."""
+        if self._earlier is None:
+            self._earlier = {}
+            if context.history and self._recorded is not None:
+                for position, solution in self._recorded():
+                    self._earlier.setdefault(program_sha(solution), position)
+        return {sha: at for sha, at in self._earlier.items() if at < context.position}
+
     def _finished(
-        self, turn: _Turn, prompt: Prompt, reply: _Text, read: Parsed | Unusable
+        self, turn: Turn, prompt: Prompt, reply: Said, read: Parsed | Unusable
     ) -> Proposal | UnusableReply:
         context, said = turn.context, clean(reply.text, MAX_REPLY)
         if isinstance(read, Unusable):
@@ -210,195 +224,3 @@ class LlmProposer:
             reply=said,
             usage=turn.bill(),
         )
-
-    def _read(self, reply: _Text, context: Context, earlier: dict[str, int]) -> Parsed | Unusable:
-        return read_reply(
-            reply.text,
-            context.problem,
-            name=f"{context.agent}-{context.position}",
-            finish_reason=reply.finish_reason,
-            parent=program_sha(context.base.solution),
-            earlier=earlier,
-        )
-
-    async def _programs(self, context: Context) -> dict[str, int]:
-        """The agent's earlier programs by :func:`program_sha`; read back from the store once after a restart."""
-        if self._earlier is None:
-            self._earlier = {}
-            if context.history and self._recorded is not None:
-                for position, solution in self._recorded():
-                    self._earlier.setdefault(program_sha(solution), position)
-        return {sha: at for sha, at in self._earlier.items() if at < context.position}
-
-    def _may_repair(self, read: Unusable, turn: _Turn) -> bool:
-        return read.reason != "reply.too-large" and turn.left_s >= REPAIR_SHARE * turn.seconds
-
-    async def _repair(self, turn: _Turn, model: Served, price: Price | None, prompt: Prompt) -> _Text | None:
-        """The second and last answer; ``None`` if it did not come, and then the first one stands as it is."""
-        turn.live.state(AgentState.WAITING_MODEL, f"{model.name}, asking again")
-        try:
-            return await self._call(turn, model, price, prompt)
-        except (ModelFailure, BudgetSpent):
-            return None
-
-    async def _ask(self, turn: _Turn, model: Served, price: Price | None, prompt: Prompt) -> _Text:
-        """Call until a reply arrives, the failure is one that waiting will not cure, or time is up."""
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                return await self._call(turn, model, price, prompt)
-            except ModelFailure as failure:
-                turn.last = failure
-                pause = pause_s(failure, tries, turn.left_s, turn.rng)
-                if pause is None:
-                    raise
-                turn.live.state(AgentState.WAITING_MODEL, f"{failure.reason}, again in {pause:.0f} s")
-                await asyncio.sleep(pause)
-
-    async def _call(self, turn: _Turn, model: Served, price: Price | None, prompt: Prompt) -> _Text:
-        """One call with its money put aside before and settled after, whatever happens to it."""
-        held = money.reservation(price, prompt.messages, self._config.reply_tokens)
-        turn.usage = msgspec.structs.replace(turn.usage, model=model.name)
-        number = await self._reserve(turn, model, price, held)
-        counted: money.Counted | None = None
-        free = False
-        try:
-            text, finish, counted = await self._streamed(turn, model, prompt)
-            return _Text(text=text, finish_reason=finish)
-        except ModelFailure as failure:
-            free = not failure.billed
-            raise
-        finally:
-            await self._charge(turn, number, price, held, counted, free=free)
-
-    async def _reserve(self, turn: _Turn, model: Served, price: Price | None, held: money.Reservation) -> int:
-        """Waits while other calls hold money that they may give back."""
-        while True:
-            asked = self._caps()
-            caps = money.caps_for(price, asked.usd, asked.tokens)
-            try:
-                return await self._held(
-                    self._ledger.reserve(
-                        self._agent, model.name, held.usd, held.tokens, cap_usd=caps.usd, cap_tokens=caps.tokens
-                    )
-                )
-            except OverBudget as error:
-                if error.totals.reserved_usd <= 0 and error.totals.reserved_tokens <= 0:
-                    raise BudgetSpent(error.message) from error
-            turn.live.state(AgentState.WAITING_MODEL, "the rest of the budget is in flight")
-            await asyncio.sleep(BUDGET_POLL_S)
-
-    async def _held(self, reserve: Coroutine[Any, Any, int]) -> int:
-        """A reservation's number. What is put aside while we are being cancelled goes back: no call was sent."""
-        task = asyncio.ensure_future(reserve)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            self._settle_later(self._give_back(task))
-            raise
-
-    async def _give_back(self, reserved: asyncio.Task[int]) -> None:
-        try:
-            number = await reserved
-        except (OverBudget, StoreError):
-            return
-        await self._ledger.settle(number, 0.0, 0, 0)
-
-    def _settle_later(self, write: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Started at once, waited for at the end of the proposal or of the agent."""
-        task = asyncio.ensure_future(write)
-        self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
-        return task
-
-    async def _charge(
-        self,
-        turn: _Turn,
-        number: int,
-        price: Price | None,
-        held: money.Reservation,
-        counted: money.Counted | None,
-        *,
-        free: bool,
-    ) -> None:
-        """Write the ledger even while being cancelled. The turn's usage is what the ledger says."""
-        if free:
-            counted = money.Counted(prompt=0, reply=0)
-        if counted is None:
-            turn.usage = money.add(turn.usage, price, 0, held.tokens, held.usd)
-            write: Coroutine[Any, Any, bool] = self._ledger.lose(number)
-        else:
-            usd = money.cost(price, counted)
-            turn.usage = money.add(turn.usage, price, counted.prompt, counted.reply, usd)
-            write = self._ledger.settle(number, usd, counted.prompt, counted.reply)
-        await asyncio.shield(self._settle_later(write))
-
-    async def _streamed(self, turn: _Turn, model: Served, prompt: Prompt) -> tuple[str, str, money.Counted | None]:
-        """The whole text, shown as it grows."""
-        parts: list[str] = []
-        size, shown = 0, 0.0
-        talking = False
-        patience = access.Patience(
-            first_s=FIRST_SHARE * turn.seconds, gap_s=min(LONGEST_GAP_S, GAP_SHARE * turn.seconds)
-        )
-        pieces = access.stream(
-            model,
-            prompt.messages,
-            reply_tokens=self._config.reply_tokens,
-            patience=patience,
-            left_s=max(1.0, turn.left_s),
-        )
-        async with aclosing(pieces):
-            async for piece in pieces:
-                if isinstance(piece, access.End):
-                    turn.live.reply("".join(parts)[-TAIL:], size // 4)
-                    return "".join(parts), piece.finish_reason, piece.counted
-                if not talking:
-                    talking = bool(piece.text)
-                    note = model.name if talking else f"{model.name} is thinking"
-                    turn.live.state(AgentState.PROPOSING, note)
-                parts.append(piece.text)
-                size += len(piece.text)
-                now = time.monotonic()
-                if now - shown >= LIVE_EVERY_S:
-                    shown = now
-                    turn.live.reply(_tail(parts), size // 4)
-        raise ModelFailure("model.cut-stream", "the stream ended without an end", billed=True)
-
-
-def _tail(parts: list[str]) -> str:
-    """The last characters of a growing text, without joining all of it each time."""
-    taken: list[str] = []
-    size = 0
-    for part in reversed(parts):
-        taken.append(part)
-        size += len(part)
-        if size >= TAIL:
-            break
-    return "".join(reversed(taken))[-TAIL:]
-
-
-async def _within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """The result of ``work``; :class:`_DeadlinePassed` after ``seconds`` even if it does not heed cancellation.
-
-    A cancellation from outside is passed on at once and not waited for.
-    """
-    task = asyncio.ensure_future(work)
-    task.add_done_callback(_retrieved)
-    try:
-        await asyncio.wait({task}, timeout=seconds)
-        if task.done():
-            return task.result()
-        task.cancel()
-        await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
-    raise _DeadlinePassed
-
-
-def _retrieved(task: asyncio.Future[Any]) -> None:
-    """Nobody may be left to look at the result of a call that was given up."""
-    if not task.cancelled():
-        task.exception()

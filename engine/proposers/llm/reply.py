@@ -23,7 +23,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from engine.problems.model import Problem
-from engine.problems.solution import Solution, SourceFile
+from engine.problems.solution import CompileOptions, Solution, SourceFile
 from engine.problems.solution_io import solution_errors, solution_from_cpp, solution_from_source
 from engine.proposers.llm.fences import SUFFIXES, Block, blocks
 from engine.proposers.llm.metadata import Metadata, metadata_of
@@ -36,6 +36,7 @@ RESERVED = frozenset({"definition.json", "workload.jsonl", "solution.json", "con
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,3}")
 _THINK_END = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 _THINK_OPEN = re.compile(r"^\s*<think(?:ing)?>", re.IGNORECASE)
+_LIBRARIES = (("cublas", "-lcublas"), ("cublasLt", "-lcublasLt"), ("cudnn", "-lcudnn"))
 _FUNCTIONS = re.compile(r"^(?:async[ \t]+)?def[ \t]+(\w+)|\bdef\s*\(\s*\"(\w+)\"", re.MULTILINE)
 
 
@@ -167,6 +168,9 @@ def _solution(files: list[SourceFile], entry: str, problem: Problem, name: str) 
     source = next(file.content for file in files if file.path == entry)
     build = solution_from_source if entry.endswith(".py") else solution_from_cpp
     solution = msgspec.structs.replace(build(source, problem, name=name, author="llm", path=entry), sources=files)
+    if not entry.endswith(".py"):
+        spec = msgspec.structs.replace(solution.spec, compile_options=build_options(files))
+        solution = msgspec.structs.replace(solution, spec=spec)
     if entry.endswith(".py") and any(not file.path.endswith(".py") for file in files):
         detail = (
             "a Python solution cannot carry C++ files; embed the source in a string, or write the entry in C++"
@@ -174,6 +178,15 @@ def _solution(files: list[SourceFile], entry: str, problem: Problem, name: str) 
         return Unusable(reason="reply.invalid-solution", detail=detail)
     errors = solution_errors(solution, "reply")
     return Unusable(reason="reply.invalid-solution", detail=errors[0].what) if errors else solution
+
+
+def build_options(files: Sequence[SourceFile]) -> CompileOptions:
+    """How C++ sources are built: optimised, with the libraries of the headers and calls that they name."""
+    text = "\n".join(file.content for file in files)
+    libraries = [flag for mark, flag in _LIBRARIES if mark in text]
+    if any(file.path.endswith((".cu", ".cuh")) for file in files):
+        libraries.insert(0, "-lcuda")
+    return CompileOptions(cflags=["-O3"], cuda_cflags=["-O3"], ld_flags=libraries)
 
 
 def _distinct(found: Sequence[Block]) -> list[Block]:

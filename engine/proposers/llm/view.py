@@ -63,7 +63,7 @@ def values(context: Context, skill: Skill | None, protocols: Sequence[Skill], ro
         "hints": [clean(hint, 4000) for hint in context.hints],
         "forced": context.forced_draft,
         "line_open": bool(context.history) and context.history[-1].mode == context.mode,
-        "families": [one_line(family, 80) for family in context.tried_families],
+        "families": "\n".join(f"- {one_line(family, 80)}" for family in context.tried_families) or "- none yet",
         "protocols": [{"name": p.name, "body": p.body} for p in protocols] if room.protocols else [],
         **_format(context.problem, allowed),
     }
