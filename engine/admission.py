@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import math
 
 import msgspec
 
 from engine import skills as skill_policy
 from engine.agent_state import AgentState, mailbox_from, rebuilt
 from engine.bench.api import PhaseSink
+from engine.bench.compiled import allowance_s
 from engine.errors import BadInput, Fault
-from engine.grading import Scale, graded_all, mean_score, scale_for
+from engine.grading import Scale, below_bound, geomean_of, graded_all, mean_score, scale_for
+from engine.hardware.ceilings import Ceilings, kept_ceilings, measure_ceilings
 from engine.memory import carried, memory_entry, remember, shapes_text
 from engine.problems.axes import resolve_axes
 from engine.records import AgentState as AgentLive
@@ -37,8 +38,8 @@ async def admit(session: Session) -> None:
     session.shapes = shapes_text(
         resolve_axes(session.problem.definition, workload) for workload in session.problem.workloads
     )
-    await _trace(session)
-    await _measure(session)
+    ceilings, _ = await asyncio.gather(_ceilings(session), _trace(session))
+    await _measure(session, ceilings)
     if session.config.memory_from and not session.reader.memo("").get("carried"):
         await _carry_over(session, session.config.memory_from)
     _bring_back(session)
@@ -76,7 +77,21 @@ async def _trace(session: Session) -> None:
         await session.writer.set_campaign(kernel_type=kernel_type)
 
 
-async def _measure(session: Session) -> None:
+async def _ceilings(session: Session) -> Ceilings | None:
+    """What the device reaches, from the cache; a GPU that was never measured is measured, once, in seconds."""
+    facts = session.bench.device
+    found = await asyncio.to_thread(kept_ceilings, facts)
+    if found is not None or facts.kind != "cuda" or session.reader.campaign().baselines is not None:
+        return found
+    try:
+        async with session.door.entered():
+            return await measure_ceilings(session.config.device)
+    except Fault as error:
+        log.warning("the device's ceilings were not measured: %s", error.message)
+        return None
+
+
+async def _measure(session: Session, ceilings: Ceilings | None) -> None:
     """The reference and the seed solution, once per campaign."""
     row = session.reader.campaign()
     if row.baselines is not None:
@@ -85,13 +100,22 @@ async def _measure(session: Session) -> None:
         seed = session.reader.solution(0)
         if seed is None:
             raise Fault("fault.store", "the seed solution is missing from the campaign's store")
+        seconds = allowance_s(session.bench.device.kind, session.config.minutes)
         async with session.door.entered():
-            session.measured = await session.bench.measure_baselines(seed, _show(session))
+            session.measured = await session.bench.measure_baselines(seed, _show(session), compile_s=seconds)
     device = session.bench.device
-    session.scale = scale_for(session.problem, device.name, session.graphs, session.measured.workloads)
+    session.scale = scale_for(
+        session.problem,
+        device.name,
+        session.graphs,
+        session.measured.workloads,
+        compile_ms=session.measured.compile_ms,
+        ceilings=ceilings,
+    )
     if row.baselines is None:
         workloads = graded_all(session.measured.workloads, session.scale)
-        session.measured = msgspec.structs.replace(session.measured, workloads=workloads)
+        notes = [*session.measured.notes, *below_bound(workloads, session.scale)]
+        session.measured = msgspec.structs.replace(session.measured, workloads=workloads, notes=notes)
         event = baselines_event(session.measured, session.scale, session.kernel_type, device.name)
         await session.writer.set_campaign(event, device_facts=device, baselines=session.measured)
 
@@ -111,9 +135,6 @@ def baselines_event(
     baselines: Baselines, scale: Scale, kernel_type: str, device_name: str
 ) -> ev.BaselinesMeasured:
     """The decision as it is written down. The bound counts only if every workload has one."""
-    bounds = [result.roofline_ms for result in baselines.workloads]
-    known = [bound for bound in bounds if bound is not None and bound > 0]
-    whole = bool(bounds) and len(known) == len(bounds)
     score = mean_score(baselines.workloads)
     return ev.BaselinesMeasured(
         reference_ms=baselines.reference_ms,
@@ -121,7 +142,9 @@ def baselines_event(
         seed_speedup=baselines.seed_speedup,
         noise=baselines.noise,
         timer=baselines.timer,
-        roofline_ms=math.exp(sum(map(math.log, known)) / len(known)) if whole else None,
+        roofline_ms=geomean_of([result.roofline_ms for result in baselines.workloads]),
+        ceiling_ms=geomean_of([result.ceiling_ms for result in baselines.workloads]),
+        compile_ms=geomean_of(list(baselines.compile_ms.values())),
         sol_score=score,
         sol_bound=scale.bound if score is not None else None,
         sol_baseline=scale.baseline if score is not None else None,

@@ -77,6 +77,7 @@ class WorkloadResult(msgspec.Struct, frozen=True, kw_only=True):
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     roofline_ms: float | None = None
+    ceiling_ms: float | None = None  # what a plain copy or library product of this size takes here: no bound
     sol_score: float | None = None
     log_ratio: float | None = None  # mean paired ln(incumbent / candidate); > 0 is faster
     log_ratio_ci: tuple[float, float] | None = None
@@ -121,6 +122,8 @@ class Baselines(msgspec.Struct, frozen=True, kw_only=True):
     workloads: list[WorkloadResult] = []  # the seed's, with reference latencies
     timer: str = "wall"
     notes: list[str] = []
+    compile_ms: dict[str, float] = {}  # the reference under torch.compile, by workload uuid; GPU campaigns only
+    compile_mode: str = ""
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):

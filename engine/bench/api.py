@@ -48,7 +48,11 @@ class Bench(Protocol):
 
     device: DeviceFacts
 
-    async def measure_baselines(self, seed: Solution, on_phase: PhaseSink | None = None) -> Baselines: ...
+    async def measure_baselines(
+        self, seed: Solution, on_phase: PhaseSink | None = None, *, compile_s: float = 0.0
+    ) -> Baselines:
+        """The seed against the reference, the noise, and within ``compile_s`` the compiled reference (0: not)."""
+        ...
 
     async def evaluate(
         self,

@@ -13,6 +13,7 @@ import msgspec
 
 from engine.bench.api import EvaluationPlan, PhaseSink
 from engine.bench.build import needs_build
+from engine.bench.compiled import Compiled, measure_compiled
 from engine.bench.device_lock import DeviceLock
 from engine.bench.evaluation import Rival, Trial
 from engine.bench.evidence import fingerprint, write_evidence
@@ -21,6 +22,7 @@ from engine.bench.session import Session
 from engine.errors import BadInput, Fault
 from engine.guard.gate import check
 from engine.hardware.facts import device_facts
+from engine.hardware.peaks import find_peaks
 from engine.hardware.roofline import bounds
 from engine.problems.model import Problem
 from engine.problems.solution import Solution, python_solution
@@ -92,8 +94,10 @@ class ProcessBench:
             trial.evidence["environment"] = fingerprint(self.device)
             return await trial.run()
 
-    async def measure_baselines(self, seed: Solution, on_phase: PhaseSink | None = None) -> Baselines:
-        """Raises :class:`Fault` if the seed is wrong or cannot run."""
+    async def measure_baselines(
+        self, seed: Solution, on_phase: PhaseSink | None = None, *, compile_s: float = 0.0
+    ) -> Baselines:
+        """Raises :class:`Fault` if the seed is wrong or cannot run. ``compile_s``: for torch.compile as well."""
         plan = EvaluationPlan(against_reference=True)
         evaluation = await self.evaluate(seed, plan, None, on_phase)
         if evaluation.verdict != "PASS" or evaluation.latency_ms is None or evaluation.geomean_speedup is None:
@@ -104,6 +108,11 @@ class ProcessBench:
         async with self._used():
             kernel = reference_solution(self.problem) if needs_build(seed) else seed
             noise, pairs = await measure_noise(await self._live(), self.lock, kernel)
+        compiled = Compiled()
+        if compile_s > 0:
+            compiled = await measure_compiled(
+                self.problem, lambda s, p: self.evaluate(s, p, None, _renamed(on_phase)), compile_s
+            )
         return Baselines(
             reference_ms=evaluation.latency_ms * evaluation.geomean_speedup,
             seed_ms=evaluation.latency_ms,
@@ -111,7 +120,13 @@ class ProcessBench:
             noise=noise,
             workloads=evaluation.workloads,
             timer=evaluation.timer,
-            notes=[*evaluation.notes, f"A/A noise {noise:.2%} from {len(pairs)} pairs of processes"],
+            notes=[
+                *evaluation.notes,
+                f"A/A noise {noise:.2%} from {len(pairs)} pairs of processes",
+                *compiled.notes,
+            ],
+            compile_ms=compiled.latency_ms,
+            compile_mode=compiled.mode,
         )
 
     @contextlib.asynccontextmanager
@@ -142,6 +157,12 @@ class ProcessBench:
             await asyncio.wait([self._bounds])
 
 
+def _renamed(on_phase: PhaseSink | None) -> PhaseSink | None:
+    if on_phase is None:
+        return None
+    return lambda phase, detail: on_phase(f"torch.compile, {phase}", detail)
+
+
 async def evaluate_many(
     problem: Problem,
     solutions: Sequence[Solution],
@@ -158,6 +179,8 @@ async def evaluate_many(
             gate = check(solution, problem)
             if gate.ok:
                 evaluation = await bench.evaluate(solution, plan)
+                if evaluation.verdict == "PASS":
+                    evaluation = await asyncio.to_thread(with_basis, evaluation, problem, bench.device)
             else:
                 evaluation = Evaluation(verdict="REJECT", reason=gate.reason, detail=gate.detail)
             if evidence_dir is not None:
@@ -167,3 +190,27 @@ async def evaluate_many(
         await bench.close()
         with contextlib.suppress(OSError):
             shutil.rmtree(scratch)
+
+
+def with_basis(evaluation: Evaluation, problem: Problem, device: DeviceFacts) -> Evaluation:
+    """Bound, measured ceiling and score of every workload, with a note that says what the score rests on.
+
+    Nothing is traced for a device of which neither peaks nor ceilings are known.
+    """
+    from engine.grading import graded, scale_for
+    from engine.hardware.ceilings import kept_ceilings
+    from engine.tracing.trace import trace_problem
+
+    ceilings = kept_ceilings(device)
+    if ceilings is None and find_peaks(device.name) is None:
+        return evaluation
+    try:
+        graphs = trace_problem(problem)
+    except Fault:
+        graphs = {}
+    scale = scale_for(problem, device.name, graphs, evaluation.workloads, ceilings=ceilings)
+    evaluation = graded(evaluation, scale)
+    if evaluation.sol_score is None:
+        return evaluation
+    basis = f"SOL score {evaluation.sol_score:.3f}: bound {scale.bound}, baseline {scale.baseline}"
+    return msgspec.structs.replace(evaluation, notes=[*evaluation.notes, basis])

@@ -11,7 +11,7 @@ from engine.records import Evaluation
 _PHASES = ("start", "compile", "wait", "correctness", "timing")
 _WORKLOAD_KEYS = (
     "uuid", "status", "latency_ms", "latency_ci", "reference_latency_ms", "speedup", "max_abs_error",
-    "max_rel_error", "roofline_ms", "sol_score",
+    "max_rel_error", "roofline_ms", "ceiling_ms", "sol_score",
 )  # fmt: skip
 
 

@@ -58,6 +58,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[str, int]  # why candidates failed
     trajectories: dict[str, list[TrajectoryPoint]]
     roofline_ms: float | None
+    ceiling_ms: float | None  # measured, beside the bound
+    compile_ms: float | None  # the reference under torch.compile
     wins: list[MemoryRow]
     traps: list[MemoryRow]
     settings: dict[str, Any]
@@ -80,6 +82,8 @@ def build_report(reader: StoreReader, folder: Path) -> Report:
         reasons=reader.reasons(),
         trajectories={name: agent.trajectory for name, agent in summary.agents.items()},
         roofline_ms=summary.roofline_ms,
+        ceiling_ms=summary.ceiling_ms,
+        compile_ms=summary.compile_ms,
         wins=reader.memory(kind="win"),
         traps=reader.memory(kind="trap"),
         settings=msgspec.to_builtins(campaign.config),
@@ -176,9 +180,16 @@ def _overview(report: Report) -> list[str]:
         f"problem     {s['problem']} on {report.environment.get('device', s['device'])}",
         f"state       {s['state']}{why} after {duration(s['elapsed_s'])}",
         f"candidates  {s['candidates']} of {s['budget'] if s['budget'] is not None else 'any number'}",
-        f"reference   {_ms(s['reference_ms'])}   seed {_ms(s['seed_ms'])}",
+        f"reference   {_ms(s['reference_ms'])}   seed {_ms(s['seed_ms'])}" + _compiled(report),
         f"best        {_ms(s['best_ms'])}   {_times(s['speedup'])} reference   {_times(s['seed_speedup'])} seed",
     ]
+    shares = [
+        f"{least / s['best_ms']:.0%} of the {what}"
+        for least, what in ((report.roofline_ms, "bound"), (report.ceiling_ms, "measured ceiling"))
+        if least and s["best_ms"]
+    ]
+    if shares:
+        lines.append(f"reached     {', '.join(shares)}")
     if s["sol_score"] is not None and s["sol_basis"]:
         basis = s["sol_basis"]
         lines.append(f"SOL score   {s['sol_score']:.3f} (bound: {basis['bound']}, baseline: {basis['baseline']})")
@@ -186,6 +197,10 @@ def _overview(report: Report) -> list[str]:
         per_keep = f", ${report.cost_per_keep_usd:.2f} per KEEP" if report.cost_per_keep_usd else ""
         lines.append(f"cost        ${s['cost_usd']:.2f}{per_keep}, {s['tokens']} tokens")
     return lines
+
+
+def _compiled(report: Report) -> str:
+    return f"   torch.compile {_ms(report.compile_ms)}" if report.compile_ms else ""
 
 
 def _section(title: str, lines: list[str]) -> list[str]:

@@ -138,6 +138,8 @@ def _head(summary: Summary, state: CampaignState, elapsed_s: float, name: str) -
     else:
         speedup = f"  {summary.best_speedup:.2f}x reference" if summary.best_speedup else ""
         share = f"  {summary.roofline_ms / summary.best_ms:.0%} of bound" if summary.roofline_ms else ""
+        if summary.ceiling_ms:
+            share += f"  {summary.ceiling_ms / summary.best_ms:.0%} of measured ceiling"
         owner = f"  {summary.best_agent} #{summary.best}" if summary.best else "  the seed"
         lines.append(f"best {summary.best_ms:.4f} ms{speedup}{share}{owner}")
     counts = "  ".join(f"{o.value.lower()} {summary.outcomes.get(o.value, 0)}" for o in _OUTCOMES)

@@ -55,6 +55,8 @@ class BaselinesMeasured(_Event, frozen=True):
     noise: float
     timer: str
     roofline_ms: float | None = None  # geometric mean bound over workloads, when every one is known
+    ceiling_ms: float | None = None  # the same of the measured ceiling
+    compile_ms: float | None = None  # the same of the reference under torch.compile
     sol_score: float | None = None  # the seed's
     sol_bound: str | None = None  # file | roofline
     sol_baseline: str | None = None  # file | eager | compile

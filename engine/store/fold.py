@@ -80,6 +80,8 @@ def _baselines(summary: Summary, at: float, event: ev.BaselinesMeasured) -> Summ
         noise=event.noise,
         timer=event.timer,
         roofline_ms=event.roofline_ms,
+        ceiling_ms=event.ceiling_ms,
+        compile_ms=event.compile_ms,
         seed_sol_score=event.sol_score,
         sol_bound=event.sol_bound,
         sol_baseline=event.sol_baseline,

@@ -104,6 +104,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     seed_ms: float | None = None
     seed_speedup: float | None = None
     roofline_ms: float | None = None
+    ceiling_ms: float | None = None
+    compile_ms: float | None = None
     best_agent: str = ""
     best: int = 0
     best_ms: float | None = None

@@ -11,6 +11,7 @@ import click
 from engine.errors import BadInput, Fault
 from kernelarc_tui.cli.common import Positive, emit_json, json_option, ms, table, times
 
+_SHARES = {"roofline_ms": "of bound", "ceiling_ms": "of measured ceiling"}
 EXIT_CODES = {"PASS": 0, "FAIL": 1, "REJECT": 1, "ERROR": 3}
 
 
@@ -109,13 +110,23 @@ def _text(document: dict[str, Any]) -> str:
     lines = [f"{document['verdict']}  {document['solution']}  on {document['device']}"]
     if document["reason"]:
         lines.append(f"  {document['reason']}: {document['detail']}")
+    workloads = document["workloads"]
+    shares = [(k, t) for k, t in _SHARES.items() if any(w[k] and w["latency_ms"] for w in workloads)]
     rows = [
-        (str(i + 1), w["status"], ms(w["latency_ms"]), ms(w["reference_latency_ms"]), times(w["speedup"]))
-        for i, w in enumerate(document["workloads"])
+        (
+            *(str(i + 1), w["status"], ms(w["latency_ms"]), ms(w["reference_latency_ms"]), times(w["speedup"])),
+            *(_share(w[key], w["latency_ms"]) for key, _ in shares),
+        )
+        for i, w in enumerate(workloads)
     ]
     if rows:
-        lines.append(table(("#", "status", "latency", "reference", "speed-up"), rows, right=(0, 2, 3, 4)))
+        head = ("#", "status", "latency", "reference", "speed-up", *(title for _, title in shares))
+        lines.append(table(head, rows, right=(0, *range(2, len(head)))))
     if document["geomean_speedup"] is not None:
         lines.append(f"speed-up {times(document['geomean_speedup'])} (geometric mean), timer {document['timer']}")
     lines += [f"note: {note}" for note in document["notes"]]
     return "\n".join(lines)
+
+
+def _share(least: float | None, latency: float | None) -> str:
+    return f"{100 * least / latency:.0f} %" if least and latency else "–"
