@@ -129,37 +129,51 @@ class Contender:
             await self._ask(wire.Affinity(cores=cores, nice=self._nice), 5.0)
 
     async def call(
-        self, workload: int, inputs: list[jw.Inputs], filled: jw.Filled, style: int, *, jitter: bool = False
+        self,
+        workload: int,
+        inputs: list[jw.Inputs],
+        filled: jw.Filled,
+        style: int,
+        *,
+        jitter: bool = False,
+        prelude: int = 0,
     ) -> Block:
-        """One measured window over inputs that the judge has written. Raises :class:`Failure`."""
+        """One measured window over inputs that the judge has written. Raises :class:`Failure`.
+
+        ``prelude``: a block for the outside clock, see :mod:`engine.bench.device_harness`.
+        """
         first = workload not in self._warm
         timeout_s = self._first_call_s if first else block_timeout_s(len(inputs), self.call_s.get(workload, 0.0))
         calls = calls_of(inputs, filled, style, tell_seeds=self.session.tells_seeds(workload))
-        record = wire.Run(workload=workload, calls=calls, timeout_s=timeout_s, jitter=jitter)
+        record = wire.Run(workload=workload, calls=calls, timeout_s=timeout_s, jitter=jitter, prelude=prelude)
         report = await self._ask(record, timeout_s)
         if len(report.rows) != len(inputs):
             raise Failure("hack.forged-report", "the number of calls reported is not the number asked for")
         self._warm.add(workload)
         self.reuses_output = self.reuses_output or report.aliased
         self.parallel = self.parallel or report.parallel
-        if not jitter:
+        if not jitter and not prelude:
             self.call_s[workload] = report.wall_ns / len(inputs) / 1e9
         return Block(workload, [ns for _, ns in report.rows], report.wall_ns, report.cpu_ns)
 
-    async def run(self, workload: int, inputs: list[jw.Inputs], style: int, *, jitter: bool = False) -> Block:
+    async def run(
+        self, workload: int, inputs: list[jw.Inputs], style: int, *, jitter: bool = False, prelude: int = 0
+    ) -> Block:
         """Fill, then one window, in a process that is started if need be. Raises :class:`Failure` or `Fault`."""
         await self.start()
         filled = await self.session.judge.fill([self.number], workload, inputs, FIRST_CALL_S)
-        return await self.call(workload, inputs, filled, style, jitter=jitter)
+        return await self.call(workload, inputs, filled, style, jitter=jitter, prelude=prelude)
 
     async def check(self, workload: int, inputs: list[jw.Inputs], named: list[int]) -> jw.Checked:
         """The judge's findings for the named calls of the last block, which was called on ``inputs``.
 
         Raises :class:`Failure` if their outputs cannot be read, :class:`Fault` of the judge.
         """
-        calls = [(index, inputs[index].slot) for index in named]
-        report = await self._ask(wire.Collect(workload=workload, calls=calls), FIRST_CALL_S)
         chosen = [inputs[index] for index in named]
+        if self.session.own_inputs:  # outputs are copied there on request: the first slots will do
+            chosen = [msgspec.structs.replace(call, slot=slot) for slot, call in enumerate(chosen)]
+        calls = [(index, call.slot) for index, call in zip(named, chosen, strict=True)]
+        report = await self._ask(wire.Collect(workload=workload, calls=calls), FIRST_CALL_S)
         return await self.session.judge.check(self.number, workload, chosen, report, FIRST_CALL_S)
 
     async def close(self) -> None:

@@ -9,7 +9,15 @@ import msgspec
 from engine.bench import judge_wire as jw
 from engine.bench import wire
 from engine.bench.contender import Contender, Failure
-from engine.bench.plan_calls import FRESH, REFERENCE_S, REFILLED, new_seed, round_inputs, style_of_round
+from engine.bench.plan_calls import (
+    FRESH,
+    REFERENCE_S,
+    REFILLED,
+    calls_to_check,
+    new_seed,
+    round_inputs,
+    style_of_round,
+)
 
 _CALLS_PER_ROUND = 2  # two inputs that differ, so that the second call of a block is checked too
 
@@ -91,7 +99,12 @@ async def one_round(
     result.seeds.append(seed)
     inputs = round_inputs(min(calls, contender.session.slots[workload]), seed)
     await contender.run(workload, inputs, style, jitter=jitter)
-    last = len(inputs) - 1
-    named = [last] if contender.reuses_output else list(range(len(inputs)))
+    session = contender.session
+    named = calls_to_check(
+        len(inputs),
+        session.specs[workload].output_stride,
+        copied=session.own_inputs,
+        last_only=contender.reuses_output,
+    )
     checked = await contender.check(workload, inputs, named)
     result.absorb(checked, style, f"round {index + 1}" if index >= 0 else "first call")

@@ -1,6 +1,6 @@
 """Clocks for calls on a GPU, used inside the candidate's process (imports torch).
 
-CUPTI where ``cupti-python`` is installed: from the first to the last activity of the call over all streams. CUDA
+CUPTI where its library is found: from the first to the last activity of the call over all streams. CUDA
 events otherwise: between two events on the harness's stream, extended to the end of a device-wide synchronisation
 where other streams were still busy. One process uses one of them for its whole life.
 """
@@ -8,14 +8,16 @@ where other streams were still busy. One process uses one of them for its whole 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from importlib.util import find_spec
+from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
 
+from engine.bench.cupti import Activities
+
 _LATE_NS = 20_000  # device still busy this long after the end event: the work was on another stream
-_BUFFER_BYTES = 8 << 20
 _BLOCKING_SYNC = 0x04
 
 
@@ -96,35 +98,14 @@ class CuptiClock:
     name = "cupti"
 
     def __init__(self, device: torch.device) -> None:
-        from cupti import cupti
-
-        self._now = cupti.get_timestamp
-        self._flush = cupti.activity_flush_all
+        activities = Activities()
+        self._now, self._flush, self._records = activities.now, activities.flush, activities.records
         self._synchronize: Callable[[], None] = lambda: _device_synchronize(device)
-        self._records: list[tuple[int, int]] = []
         self._marks: list[list[int]] = []
-        kinds = cupti.ActivityKind
-        wanted = {int(kinds.CONCURRENT_KERNEL), int(kinds.MEMCPY), int(kinds.MEMSET)}
-        records = self._records
-
-        def completed(activities: list[Any]) -> None:
-            for activity in activities:
-                if int(activity.kind) in wanted:
-                    records.append((int(activity.start), int(activity.end)))
-
-        self._keep = (completed, _buffer_size)  # CUPTI holds no references of its own
-        failure: type[Exception] = getattr(cupti, "cuptiError", RuntimeError)
-        try:
-            cupti.activity_register_callbacks(_buffer_size, completed)
-            for kind in (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET):
-                cupti.activity_enable(kind)
-            self._flush(0)
-        except failure as error:
-            raise OSError(f"CUPTI does not start: {error}") from None
 
     def start_block(self, calls: int) -> None:
         self._synchronize()
-        self._flush(0)
+        self._flush()
         self._records.clear()
         self._marks = [[0, 0] for _ in range(calls)]
 
@@ -137,20 +118,17 @@ class CuptiClock:
         self._marks[index][1] = self._now()
 
     def claims(self) -> list[int]:
-        self._flush(0)
+        self._flush()
+        records = sorted(self._records)
+        starts = [first for first, _ in records]
         spans = []
         for begin, end in self._marks:
-            inside = [(first, last) for first, last in self._records if begin <= first <= end]
+            inside = records[bisect_left(starts, begin) : bisect_right(starts, end)]
             if inside:
-                spans.append(max(last for _, last in inside) - min(first for first, _ in inside))
+                spans.append(max(last for _, last in inside) - inside[0][0])
             else:
                 spans.append(end - begin)  # nothing ran on the device: the call is host time
         return spans
-
-
-def _buffer_size() -> tuple[int, int]:
-    """(bytes of an activity buffer, most records in it; 0 is no limit)."""
-    return _BUFFER_BYTES, 0
 
 
 def sleep_while_waiting(index: int) -> bool:
@@ -169,20 +147,24 @@ def sleep_while_waiting(index: int) -> bool:
         return False
 
 
+def pin(address: int, size: int) -> None:
+    """Page-locks shared memory that a device copies to or from: 50 GB/s instead of 6. A refusal costs speed."""
+    with suppress(RuntimeError):
+        torch.cuda.cudart().cudaHostRegister(address, size, 0)
+
+
 def _device_synchronize(device: torch.device) -> None:
     torch._C._cuda_synchronize()
 
 
 def open_clock(device: torch.device) -> Clock:
-    """CUPTI if it is installed and starts, else CUDA events; the caller reports which."""
+    """CUPTI if it is there and starts, else CUDA events; the caller reports which."""
     if device.type != "cuda":
         return HostClock()
-    if find_spec("cupti") is not None:
-        try:
-            return CuptiClock(device)
-        except (ImportError, RuntimeError, AttributeError, OSError):
-            pass
-    return EventClock(device)
+    try:
+        return CuptiClock(device)
+    except (AttributeError, OSError):  # another library by that name, or none
+        return EventClock(device)
 
 
 class L2Flush:
@@ -212,3 +194,9 @@ class L2Flush:
             if self._reset is not None:
                 self._reset()
             self._buffer.zero_()
+
+    def fill(self, times: int) -> None:
+        """Keeps the device busy for a while: the buffer is written that often, nothing is waited for."""
+        if self._buffer is not None:
+            for _ in range(times):
+                self._buffer.zero_()

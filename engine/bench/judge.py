@@ -27,7 +27,9 @@ from engine.bench import judge_wire as jw
 from engine.bench import namespaces as ns
 from engine.bench import wire
 from engine.bench.admission import Probe
-from engine.bench.digest import Digest, unsigned
+from engine.bench.compare import CHUNK
+from engine.bench.cuda_timer import pin
+from engine.bench.digest import Digest, numbers_of
 from engine.bench.judge_compare import Replays, judge_call, probe
 from engine.bench.layout import workload_spec
 from engine.bench.reasons import asks_for_cuda
@@ -35,13 +37,14 @@ from engine.errors import BadInput, Fault
 from engine.problems.axes import resolve_axes, shape_of
 from engine.problems.distributions import Draw, role_of
 from engine.problems.dtypes import stored_shape, torch_dtype
-from engine.problems.inputs import make_inputs
+from engine.problems.inputs import make_inputs, scalar_inputs
 from engine.problems.load import problem_from_json
 from engine.problems.model import Problem, RandomInput, ScalarInput
 from engine.problems.outputs import normalize_outputs
 from engine.problems.reference import load_reference
 
 _CACHE_BYTES = 1 << 30
+_DEVICE_CHUNK = 1 << 26  # elements compared at a time where memory is plenty and every step waits for the device
 # Roles whose elements are drawn independently of each other: rotating them gives another valid draw.
 _EXCHANGEABLE = {None, "weight matrix", "positive"}
 
@@ -85,6 +88,11 @@ class Judge:
         self._module: Any = None
         self._sets: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
         self._set_bytes = 0
+
+    def attach(self, input_fd: int, output_fd: int, request: jw.Attach) -> None:
+        side = self.sides[request.side] = Side(input_fd, output_fd, request)
+        if self.device.type == "cuda":
+            pin(side.output_bytes.data_ptr(), request.output_bytes)
 
     # -- inputs ---------------------------------------------------------------------------------------------
 
@@ -190,22 +198,29 @@ class Judge:
 
     def fill(self, request: jw.Fill) -> jw.Filled:
         spec = self.specs[request.workload]
+        if self.tells_seeds and spec.seeded:
+            # The children draw the tensors themselves, and digests bind what they return.
+            return jw.Filled(scalars=[self._scalars(request.workload, call.seed) for call in request.calls])
         scalars: list[list[bool | int | float]] = []
         for call in request.calls:
             values = self.base_set(request.workload, call.seed)
             for value, item in zip(values, spec.inputs, strict=True):
-                if not item.nbytes or (self.tells_seeds and spec.seeded):
+                if not item.nbytes:
                     continue
                 host, shift = _host(value), self.shift_of(item, call) * value.itemsize
                 for side in request.sides:
                     start = self.sides[side].input_bytes.data_ptr() + call.slot * spec.input_stride + item.offset
                     _write_rotated(start, host.data_ptr(), item.nbytes, shift)
             scalars.append([v for v, item in zip(values, spec.inputs, strict=True) if item.shape is None])
-            for side in request.sides:
+            for side in request.sides if not self.tells_seeds else ():
                 out = self.sides[side].output_bytes.data_ptr() + call.slot * spec.output_stride
                 for output in spec.outputs:
                     ctypes.memset(out + output.offset, poison_of(output.dtype), output.nbytes)
         return jw.Filled(scalars=scalars)
+
+    def _scalars(self, workload: int, seed: int) -> list[bool | int | float]:
+        """The numbers among the inputs. No tensor is drawn: on a GPU that would disturb the block to come."""
+        return scalar_inputs(self.definition, self.problem.workloads[workload], seed)
 
     def check(self, request: jw.Check) -> jw.Checked:
         found = self.admission(request.workload)
@@ -232,6 +247,8 @@ class Judge:
             return early
         first = spec.outputs[0]
         raw = memoryview(side.outputs)[base + first.offset : base + first.offset + first.nbytes]
+        if self.tells_seeds:
+            raw = memoryview(digests[0].to_bytes(8, "little"))  # of the same bytes, as has just been found
         return judge_call(
             spec,
             outputs,
@@ -239,6 +256,7 @@ class Judge:
             self.problem.workloads[request.workload].tolerance,
             found.extra,
             replayed=side.replays.seen_before(request.workload, raw),
+            chunk=CHUNK if self.device.type == "cpu" else _DEVICE_CHUNK,
         )
 
     @staticmethod
@@ -257,13 +275,14 @@ class Judge:
         tensors = [value.to(self.device) for value in values if isinstance(value, torch.Tensor)]
         if len(digests) != len(outputs) + len(tensors):
             raise wire.ProtocolError("not as many digests as tensors")
-        for output, item, told in zip(outputs, spec.outputs, digests, strict=False):
-            if unsigned(int(self.digest(output.contiguous()))) != told:
+        found = numbers_of(self.digest(value.contiguous()) for value in (*outputs, *tensors))
+        for item, now, told in zip(spec.outputs, found, digests, strict=False):
+            if now != told:
                 detail = f"{item.name} is not what it was when its call had ended: it was finished later"
                 return jw.Finding(reason="hack.late-output", detail=detail)
         names = [item.name for item in spec.inputs if item.shape is not None]
-        for value, name, told in zip(tensors, names, digests[len(outputs) :], strict=True):
-            if unsigned(int(self.digest(value.contiguous()))) != told:
+        for name, now, told in zip(names, found[len(outputs) :], digests[len(outputs) :], strict=True):
+            if now != told:
                 return jw.Finding(reason="wrong.input-mutation", detail=f"run changed its input {name}")
         return None
 
@@ -342,7 +361,7 @@ def serve(control: socket.socket) -> NoReturn:
             elif judge is None:
                 os._exit(3)
             elif isinstance(request, jw.Attach):
-                judge.sides[request.side] = Side(fds[0], fds[1], request)
+                judge.attach(fds[0], fds[1], request)
                 answer = jw.Filled()
             elif isinstance(request, jw.Forget):
                 judge.sides[request.side].replays.forget()

@@ -57,9 +57,13 @@ def judge_call(
     extra: Mapping[str, ExtraChecks],
     *,
     replayed: bool,
+    chunk: int,
 ) -> Finding:
-    """One call's outputs against the reference's. A wrong output that was given before is a replay."""
-    match = compare_guard(outputs, expected, expected_of(spec), tolerance, extra)
+    """One call's outputs against the reference's, ``chunk`` elements at a time.
+
+    A wrong output that was given before is a replay.
+    """
+    match = compare_guard(outputs, expected, expected_of(spec), tolerance, extra, chunk=chunk)
     if match.passed:
         return Finding(max_abs_error=match.max_abs_error, max_rel_error=match.max_rel_error)
     if any(item.reference_not_finite for item in match.outputs.values()):

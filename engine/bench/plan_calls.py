@@ -14,6 +14,9 @@ FRESH, REFILLED, HIDDEN = range(3)
 FIRST_CALL_S = 120.0  # compilation happens in a first call
 REFERENCE_S = 120.0
 AFTER_TIMEOUT_S = 10.0  # what later workloads get once one has run into its deadline
+LOOKED_AT = 2
+"""Calls of one block that are compared where outputs must be copied off a device to be seen."""
+_LARGE_BYTES = 16 << 20
 _LEAST_S = 0.003  # and not shorter than this
 _BLOCK_S = 0.25  # a timed block is kept about this short
 _SLACK_S = 20.0
@@ -36,6 +39,20 @@ def block_timeout_s(calls: int, call_s: float) -> float:
 def round_inputs(count: int, seed: int) -> list[jw.Inputs]:
     """Calls of one block: one base set, each call rotated by another secret odd amount."""
     return [jw.Inputs(slot=slot, seed=seed, shift=secrets.randbits(40) | 1) for slot in range(count)]
+
+
+def calls_to_check(count: int, output_bytes: int, *, copied: bool, last_only: bool) -> list[int]:
+    """Which calls of a round's block are compared; the candidate learns it after the block, if at all.
+
+    All of them; where they must be copied off a device at most :data:`LOOKED_AT`, and of large ones a single one,
+    chosen in secret. ``last_only``: it hands out the same buffer again, so that only the last call can be seen.
+    """
+    if last_only:
+        return [count - 1]
+    if not copied:
+        return list(range(count))
+    wanted = 1 if output_bytes > _LARGE_BYTES else LOOKED_AT
+    return sorted(secrets.SystemRandom().sample(range(count), min(wanted, count)))
 
 
 def style_of_round(index: int) -> int:

@@ -35,6 +35,8 @@ _ALLOWED = (
     "CUTLASS_DIR",
 )
 
+# Compilers that Triton, torch.compile and C++ solutions need; toolkits often live outside the system's folders.
+_TOOLS = ("nvcc", "g++", "gcc", "ninja")
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/sys", "/nix/store")
 
 
@@ -58,7 +60,7 @@ def environment(device: str, threads: int = 1) -> dict[str, str]:
     below_tmp = [prefix for prefix in readable_prefixes() if prefix.startswith("/tmp/")]
     kept.update(
         {
-            "PATH": os.pathsep.join((str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin")),
+            "PATH": os.pathsep.join(search_path()),
             "HOME": "/tmp",
             # The unprivileged uid has no account, and torch.compile asks who it is.
             "USER": "kernelarc",
@@ -89,6 +91,13 @@ def environment(device: str, threads: int = 1) -> dict[str, str]:
     if device == "cpu":
         kept["CUDA_VISIBLE_DEVICES"] = ""
     return kept
+
+
+def search_path() -> list[str]:
+    """Folders of the interpreter, of the compilers found on our own PATH, and the system's."""
+    tools = [shutil.which(tool) for tool in _TOOLS]
+    folders = [str(Path(sys.executable).parent), *(str(Path(tool).parent) for tool in tools if tool)]
+    return list(dict.fromkeys([*folders, "/usr/local/bin", "/usr/bin", "/bin"]))
 
 
 def readable_prefixes() -> list[str]:

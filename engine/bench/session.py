@@ -18,6 +18,7 @@ from engine.bench import judge_wire as jw
 from engine.bench.layout import PAGE
 from engine.bench.machine import Cores, memory_limit
 from engine.bench.overhead import Overhead
+from engine.bench.plan_calls import LOOKED_AT
 from engine.bench.processes import Child, Helper, JudgeClient, Zygote
 from engine.bench.sandbox import Sandbox, choose_sandbox
 from engine.bench.unlisted import unlisted_workload
@@ -28,6 +29,7 @@ from engine.problems.solution import Solution, solution_sha
 
 SLOTS = 8  # calls of one block, at most; more where a slot is small
 _MANY_SLOTS = 32
+
 _DEVICE_SHARE = 0.8
 _SMALL_ARENA = 32 << 20
 _ARENA_BYTES = 512 << 20  # per side and direction; larger problems get fewer slots
@@ -175,7 +177,8 @@ class Session:
         input_bytes = max(
             PAGE if self.own_inputs and spec.seeded else spec.input_stride * slots for spec, slots in pairs
         )
-        output_bytes = max(spec.output_stride * slots for spec, slots in pairs)
+        shown = LOOKED_AT if self.own_inputs else _MANY_SLOTS
+        output_bytes = max(spec.output_stride * min(slots, shown) for spec, slots in pairs)
         side = Side(len(self._sides), input_bytes, output_bytes)
         self._sides.append(side)
         await self.judge.attach(side.number, side.fds, input_bytes, output_bytes)

@@ -72,6 +72,18 @@ def make_inputs(
     return values
 
 
+def scalar_inputs(definition: Definition, workload: Workload, seed: int) -> list[bool | int | float]:
+    """The Python numbers among :func:`make_inputs`'s values, for a workload without custom or stored inputs."""
+    numbers: list[bool | int | float] = []
+    for name, spec in definition.inputs.items():
+        source = workload.inputs.get(name)
+        if isinstance(source, ScalarInput):
+            numbers.append(source.value)
+        elif spec.shape is None:
+            numbers.append(_random_number(name, torch_dtype(spec.dtype), seed))
+    return numbers
+
+
 def derive_seed(seed: int, name: str) -> int:
     """A 63-bit seed for one purpose, from the round's seed and the purpose's name."""
     return int.from_bytes(hashlib.sha256(f"{seed}\0{name}".encode()).digest()[:8], "big") >> 1
