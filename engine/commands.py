@@ -17,11 +17,11 @@ from engine.presets import check_model
 from engine.records import CampaignState, StopReason
 from engine.session import AgentControl, Session
 from engine.store import events as ev
+from engine.store.edits import arguments
 from engine.store.tx import Tx
 from engine.text import clean, one_line
 
 HINT_LIMIT = 1000
-NOTE_LIMIT = 500
 HINTS_WAITING = 16
 
 
@@ -140,50 +140,48 @@ class Commands:
         return f"agent {command.agent} stopped"
 
     async def _veto(self, command: Command) -> str:
-        if command.number is None:
-            raise BadInput("no candidate named", fix="for instance: veto 57")
-        event = await self._session.writer.veto(command.number)
-        control = self._session.agents.get(event.agent)
-        if control is not None:
-            control.state = without(control.state, command.number)
-        back = f"#{event.best}" if event.best else "the seed"
-        return f"#{command.number} vetoed; the best of agent {event.agent} is {back}"
+        done = await self._session.writer.edit("veto", command.number, command.text)
+        control = self._session.agents.get(done.vetoed.agent) if done.vetoed else None
+        if control is not None and done.vetoed is not None:
+            control.state = without(control.state, done.vetoed.number)
+        return done.text
 
     async def _budget(self, command: Command) -> str:
         session = self._session
-        changes = {
-            key: value
-            for key, value in (
-                ("candidates", command.candidates),
-                ("minutes", command.minutes),
-                ("max_cost", command.max_cost_usd),
-            )
-            if value is not None
-        }
-        if not changes:
-            raise BadInput("no budget named", fix="give candidates, minutes or cost")
-        for name, value in changes.items():
-            if not 0 < value < float("inf"):
-                raise BadInput(f"{name} is {value}", fix="use more than 0")
+        changes = _limits(command)
         agents: dict[str, int] = {}
         if command.candidates is not None:
             shares = split_budget(command.candidates, len(session.summary.agents))
             agents = {name: share or 0 for name, share in zip(session.summary.agents, shares, strict=True)}
-        session.config = msgspec.structs.replace(session.config, **changes)
+        config = msgspec.structs.replace(session.config, **changes)
         event = ev.BudgetChanged(
             candidates=command.candidates,
             minutes=command.minutes,
             max_cost_usd=command.max_cost_usd,
             agents=agents,
         )
-        await session.writer.set_campaign(event, config=session.config)
+
+        def run(tx: Tx) -> None:
+            tx.set_campaign(config=config)
+            tx.append(event)
+
+        # What the disk refuses is refused: it must not come true later, from the writer's queue.
+        await session.writer.transact(run, durable=True, keep=False)
+        session.config = config
         for name, control in session.agents.items():
-            known = session.summary.agents[name]
-            more = known.budget is None or known.candidates < known.budget
-            if control.stopped is StopReason.CANDIDATES and more:
+            if self._may_go_on(name, control, command):
                 await self._launcher.resume_agent(name, by="budget")
         session.changed.set()
         return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in changes.items())
+
+    def _may_go_on(self, name: str, control: AgentControl, command: Command) -> bool:
+        """Whether the changed budget is the one that an agent had stopped for."""
+        if control.stopped is StopReason.COST:
+            return command.max_cost_usd is not None
+        known = self._session.summary.agents[name]
+        return control.stopped is StopReason.CANDIDATES and (
+            known.budget is None or known.candidates < known.budget
+        )
 
     async def _strategy(self, command: Command) -> str:
         name = self._named(command)
@@ -224,23 +222,8 @@ class Commands:
         return f"agent {name} goes on with {wanted}"
 
     async def _memory(self, command: Command) -> str:
-        identity = command.number
-        if identity is None:
-            raise BadInput("no memory entry named", fix="`kernelarc memory list` shows them")
-        writer = self._session.writer
-        match command.verb:
-            case "memory.pin":
-                await writer.pin_memory(identity, True)
-                return f"memory {identity} is pinned"
-            case "memory.unpin":
-                await writer.pin_memory(identity, False)
-                return f"memory {identity} is no longer pinned"
-            case "memory.expire":
-                if not await writer.expire_memory(identity, "user", by="user"):
-                    raise BadInput(f"memory {identity} has expired already")
-                return f"memory {identity} is out of recall"
-        await writer.note_memory(identity, clean(command.text, NOTE_LIMIT))
-        return f"memory {identity} has a note"
+        done = await self._session.writer.edit(command.verb, command.number, command.text)
+        return done.text
 
     # Helpers
 
@@ -286,14 +269,24 @@ def _whose(names: list[str]) -> str:
     return f"agent {names[0]}'s" if len(names) == 1 else "every agent's"
 
 
+def _limits(command: Command) -> dict[str, float]:
+    """The budgets that a command names, by their keys in the configuration. Raises :class:`BadInput`."""
+    named = {"candidates": command.candidates, "minutes": command.minutes, "max_cost": command.max_cost_usd}
+    changes = {name: value for name, value in named.items() if value is not None}
+    if not changes:
+        raise BadInput("no budget named", fix="give candidates, minutes or cost")
+    for name, value in changes.items():
+        if not 0 < value < float("inf"):
+            raise BadInput(f"{name} is {value}", fix="use more than 0")
+    return changes
+
+
 def _args(command: Command) -> dict[str, str]:
-    """What was asked, for every viewer: texts cleaned, absent fields left out."""
-    given = {
-        "agent": command.agent,
-        "text": one_line(command.text, 300) or None,
-        "number": command.number,
-        "candidates": command.candidates,
-        "minutes": command.minutes,
-        "max_cost_usd": command.max_cost_usd,
-    }
-    return {name: one_line(str(value), 300) for name, value in given.items() if value is not None}
+    return arguments(
+        agent=command.agent,
+        text=command.text,
+        number=command.number,
+        candidates=command.candidates,
+        minutes=command.minutes,
+        max_cost_usd=command.max_cost_usd,
+    )

@@ -14,12 +14,19 @@ import msgspec
 from engine import paths
 from engine.control.protocol import Answer, Command
 from engine.errors import BadInput, Fault
-from engine.store.lock import engine_alive
+from engine.store import offline
+from engine.store.lock import being_edited, engine_alive
 
 ANSWER_LIMIT = 1 << 20
+EDIT_WAIT_S = 5.0
+AGAIN_S = 0.05
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Answer).decode
+
+
+class Unreachable(Fault):
+    """No connection to the engine came about, so that nothing was asked."""
 
 
 def command(verb: str, **fields: Any) -> Command:
@@ -39,13 +46,41 @@ def send(folder: Path, order: Command, timeout_s: float = 5.0) -> Answer:
         connection.settimeout(timeout_s)
         try:
             connection.connect(str(paths.socket_path(folder)))
+        except TimeoutError as error:
+            raise _silent(folder, timeout_s) from error
+        except OSError as error:
+            raise _absent(folder, error) from error
+        try:
             connection.sendall(_encode(order) + b"\n")
             line = _read_line(connection, deadline)
         except TimeoutError as error:
             raise _silent(folder, timeout_s) from error
         except OSError as error:
-            raise _absent(folder, error) from error
+            raise _gone(folder) from error
     return _answer(folder, line)
+
+
+def edit(folder: Path, verb: str, number: int, text: str = "") -> Answer:
+    """Change the campaign's record: through its engine if there is one, else under its lock.
+
+    Somebody else's edit is waited for, and so is an engine that is starting or ending.
+
+    Raises:
+        BadInput: without an engine, when the change is refused.
+        Fault: the engine did not answer.
+        StoreError: the database cannot be written.
+    """
+    order = command(verb, number=number, text=text)
+    deadline = time.monotonic() + EDIT_WAIT_S
+    while True:
+        if not engine_alive(folder) or being_edited(folder):
+            return Answer(id=order.id, ok=True, text=offline.carry_out(folder, verb, number, text).text)
+        try:
+            return send(folder, order)
+        except Unreachable:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(AGAIN_S)
 
 
 async def asend(folder: Path, order: Command, timeout_s: float = 5.0) -> Answer:
@@ -81,7 +116,7 @@ def _read_line(connection: socket.socket, deadline: float) -> bytes:
 
 def _answer(folder: Path, line: bytes) -> Answer:
     if not line:
-        raise Fault("fault.engine", f"{folder.name}: the engine ended before it answered")
+        raise _gone(folder)
     try:
         return _decode(line)
     except msgspec.MsgspecError as error:
@@ -96,10 +131,14 @@ def _silent(folder: Path, timeout_s: float) -> Fault:
     )
 
 
+def _gone(folder: Path) -> Fault:
+    return Fault("fault.engine", f"{folder.name}: the engine ended before it answered")
+
+
 def _absent(folder: Path, error: OSError) -> BadInput | Fault:
     if engine_alive(folder):
         reason = error.strerror or error
-        return Fault(
+        return Unreachable(
             "fault.engine-silent", f"{folder.name}: the engine is starting or ending ({reason}); try again"
         )
     return BadInput(

@@ -11,6 +11,10 @@ from types import TracebackType
 from engine.errors import BadInput, StoreError
 
 LOCK_NAME = "engine.lock"
+ENGINE, EDIT = "engine", "edit"
+"""What a lock is held for: a campaign's run, or a change of milliseconds by somebody without an engine."""
+LOOK_S, EDIT_S = 0.5, 5.0
+"""How long a look and an edit are waited for: they take microseconds and milliseconds."""
 _held: set[Path] = set()
 
 
@@ -20,15 +24,16 @@ class CampaignLock:
     The descriptor is close-on-exec, so no child of the engine can keep a dead engine's lock alive.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, purpose: str = ENGINE) -> None:
         self.folder = folder.resolve()
+        self._purpose = purpose
         self._fd: int | None = None
 
-    def acquire(self, wait_s: float = 0.5) -> None:
-        """Take the lock. ``wait_s`` outlasts somebody who only looks whether an engine is there.
+    def acquire(self) -> None:
+        """Take the lock; somebody who only looks whether an engine is there, and an edit, are waited for.
 
         Raises:
-            BadInput: an engine, or somebody's edit, holds it.
+            BadInput: an engine holds it, or an edit that does not end.
             StoreError: the folder cannot be written.
         """
         if self._fd is not None:
@@ -39,7 +44,7 @@ class CampaignLock:
         except OSError as error:
             raise StoreError(f"{path}: cannot be locked ({error.strerror})") from error
         try:
-            taken = _try_for(fd, wait_s)
+            taken = _try_for(fd, self.folder)
         except OSError as error:
             os.close(fd)
             raise StoreError(
@@ -47,15 +52,21 @@ class CampaignLock:
             ) from error
         if not taken:
             os.close(fd)
-            holder = lock_holder(self.folder)
-            who = f"process {holder}" if holder else "another process"
-            raise BadInput(
-                f"{who} already runs this campaign", where=self.folder.name, fix="open it with `kernelarc attach`"
-            )
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            raise self._refusal()
+        note = f"{os.getpid()} {self._purpose}\n".encode()
+        os.pwrite(fd, note, 0)
+        os.ftruncate(fd, len(note))
         self._fd = fd
         _held.add(self.folder)
+
+    def _refusal(self) -> BadInput:
+        holder = lock_holder(self.folder)
+        who = f"process {holder}" if holder else "another process"
+        if being_edited(self.folder):
+            return BadInput(f"{who} is changing this campaign", where=self.folder.name, fix="try again")
+        return BadInput(
+            f"{who} already runs this campaign", where=self.folder.name, fix="open it with `kernelarc attach`"
+        )
 
     def release(self) -> None:
         if self._fd is not None:
@@ -104,18 +115,32 @@ def engine_alive(folder: Path) -> bool:
 def lock_holder(folder: Path) -> int | None:
     """The process id that the last holder wrote down; only meaningful while the lock is held."""
     try:
-        return int((folder / LOCK_NAME).read_text().strip())
-    except (OSError, ValueError):
+        return int(_note(folder)[0])
+    except (IndexError, ValueError):
         return None
 
 
-def _try_for(fd: int, wait_s: float) -> bool:
-    deadline = time.monotonic() + wait_s
+def being_edited(folder: Path) -> bool:
+    """Whether the last holder took the lock for an edit; only meaningful while the lock is held."""
+    return _note(folder)[1:] == [EDIT]
+
+
+def _note(folder: Path) -> list[str]:
+    try:
+        return (folder / LOCK_NAME).read_text().split()
+    except OSError:
+        return []
+
+
+def _try_for(fd: int, folder: Path) -> bool:
+    """Whether the lock came free while it was worth waiting."""
+    begun = time.monotonic()
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() >= deadline:
+            waited = time.monotonic() - begun
+            if waited >= (EDIT_S if being_edited(folder) else LOOK_S):
                 return False
             time.sleep(0.02)
         else:

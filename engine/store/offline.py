@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from engine.errors import BadInput, StoreError
+from engine.store import edits
 from engine.store import events as ev
-from engine.store import memories, verdicts
 from engine.store.create import open_database
 from engine.store.database import store_error
-from engine.store.lock import CampaignLock
+from engine.store.edits import Edited
+from engine.store.lock import EDIT, CampaignLock
 from engine.store.tx import Tx, transaction
-from engine.text import clean, one_line
 
 T = TypeVar("T")
 
 
 def edit(folder: Path, change: Callable[[Tx], T]) -> T:
-    """Run ``change`` on the campaign's database under its lock.
+    """Run ``change`` on the campaign's database under its lock; another edit is waited for.
 
     Raises:
         BadInput: an engine runs it (send it a command instead), or the change is refused.
@@ -33,7 +33,7 @@ def edit(folder: Path, change: Callable[[Tx], T]) -> T:
     path = folder / "campaign.db"
     if not path.is_file():
         raise StoreError(f"{path}: there is no campaign database")
-    with CampaignLock(folder):
+    with CampaignLock(folder, purpose=EDIT):
         connection, summary = open_database(path)
         with closing(connection):
             try:
@@ -45,36 +45,17 @@ def edit(folder: Path, change: Callable[[Tx], T]) -> T:
     return result
 
 
-def edit_memory(folder: Path, verb: str, identity: int, text: str = "") -> str:
-    """Carry out ``memory.pin``, ``memory.unpin``, ``memory.expire`` or ``memory.note``; returns one line."""
+def carry_out(folder: Path, verb: str, number: int, text: str = "") -> Edited:
+    """A verb of :mod:`engine.store.edits`, written down with its answer as an engine would.
 
-    def change(tx: Tx) -> str:
-        if verb == "memory.pin":
-            memories.pin(tx, identity, True)
-            return f"memory entry {identity} is pinned"
-        if verb == "memory.unpin":
-            memories.pin(tx, identity, False)
-            return f"memory entry {identity} is no longer pinned"
-        if verb == "memory.expire":
-            done = memories.expire(tx, identity, text or "user", by="user")
-            return f"memory entry {identity} {'is' if done else 'was already'} expired"
-        if verb == "memory.note":
-            words = clean(text, memories.NOTE_LIMIT).strip()
-            memories.note(tx, identity, words)
-            return f"memory entry {identity} {'has a note' if words else 'has no note'}"
-        raise BadInput(f"{verb} cannot be done without an engine")
+    Raises :class:`BadInput` as the engine would, and what :func:`edit` raises.
+    """
 
-    return edit(folder, change)
-
-
-def veto(folder: Path, number: int, why: str = "") -> ev.Vetoed:
-    """Take a KEEP back; ``why`` is recorded with the command. Raises :class:`BadInput` as the engine would."""
-
-    def change(tx: Tx) -> ev.Vetoed:
-        vetoed = verdicts.veto(tx, number)
-        args = {"number": str(number), **({"text": one_line(why, 300)} if why else {})}
-        tx.append(ev.CommandAnswered(id=uuid.uuid4().hex, verb="veto", args=args, text=f"#{number} vetoed"))
-        return vetoed
+    def change(tx: Tx) -> Edited:
+        done = edits.carry_out(tx, verb, number, text)
+        asked = edits.arguments(text=text, number=number)
+        tx.append(ev.CommandAnswered(id=uuid.uuid4().hex, verb=verb, args=asked, text=done.text))
+        return done
 
     return edit(folder, change)
 
@@ -83,7 +64,7 @@ def delete_campaign(folder: Path) -> None:
     """Remove a campaign's folder. Raises :class:`BadInput` while an engine runs it or if it holds no campaign."""
     if not (folder / "campaign.db").exists():
         raise BadInput(f"{folder} holds no campaign", fix="nothing was deleted")
-    with CampaignLock(folder):
+    with CampaignLock(folder, purpose=EDIT):
         try:
             shutil.rmtree(folder)
         except OSError as error:

@@ -22,10 +22,11 @@ from engine.config import CampaignConfig
 from engine.errors import StoreError
 from engine.problems.solution import Solution
 from engine.records import Baselines, DeviceFacts, Sample
+from engine.store import edits, ledger, memories, samples, verdicts
 from engine.store import events as ev
-from engine.store import ledger, memories, samples, verdicts
 from engine.store.create import create_database, open_database
 from engine.store.database import is_trouble, store_error
+from engine.store.edits import Edited
 from engine.store.live import LiveRows, WaitingSamples
 from engine.store.rows import CampaignRow, Committed, LedgerTotals, LiveRow, MemoryWrite, VerdictRecord
 from engine.store.summary import Summary
@@ -164,9 +165,9 @@ class StoreWriter:
         """One verdict, durable and whole: see :func:`engine.store.verdicts.commit`."""
         return await self.transact(lambda tx: verdicts.commit(tx, record), durable=True)
 
-    async def veto(self, number: int) -> ev.Vetoed:
-        """Take a KEEP back. Raises :class:`BadInput` if it is none, or was vetoed."""
-        return await self.transact(lambda tx: verdicts.veto(tx, number), durable=True)
+    async def edit(self, verb: str, number: int | None, text: str = "") -> Edited:
+        """A person's change of the record, :func:`engine.store.edits.carry_out`. Raises :class:`BadInput`."""
+        return await self.transact(lambda tx: edits.carry_out(tx, verb, number, text), durable=True)
 
     async def set_campaign(
         self,
@@ -195,15 +196,6 @@ class StoreWriter:
 
     async def add_memory(self, entry: MemoryWrite) -> int:
         return await self.transact(lambda tx: memories.add(tx, entry))
-
-    async def expire_memory(self, identity: int, why: str, by: str = "policy") -> bool:
-        return await self.transact(lambda tx: memories.expire(tx, identity, why, by))
-
-    async def pin_memory(self, identity: int, pinned: bool) -> None:
-        await self.transact(lambda tx: memories.pin(tx, identity, pinned))
-
-    async def note_memory(self, identity: int, text: str) -> None:
-        await self.transact(lambda tx: memories.note(tx, identity, text))
 
     async def reserve(
         self,

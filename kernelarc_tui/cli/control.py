@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kernelarc_tui.cli.common import IDENTITY, Positive, campaign_argument, emit_json, json_option, resolve
+
+if TYPE_CHECKING:
+    from engine.control.protocol import Answer
 
 agent_option: Callable[[Any], Any] = click.option("--agent", help="One agent; without it the whole campaign.")
 
@@ -18,7 +21,17 @@ def send(folder: Path, verb: str, *, as_json: bool = False, **fields: Any) -> No
     from engine.control.client import command
     from engine.control.client import send as send_command
 
-    answer = send_command(folder, command(verb, **fields))
+    _say(send_command(folder, command(verb, **fields)), as_json=as_json)
+
+
+def edit(folder: Path, verb: str, number: int, text: str = "") -> None:
+    """Change the record, with or without an engine, and print the answer; exit 1 if the engine refused it."""
+    from engine.control.client import edit as edit_record
+
+    _say(edit_record(folder, verb, number, text))
+
+
+def _say(answer: Answer, *, as_json: bool = False) -> None:
     if as_json:
         emit_json(answer)
     else:
@@ -115,17 +128,7 @@ def veto(campaign: str, number: int, why: str) -> None:
     \b
     Example: kernelarc veto softmax-1 57 --why "wrong for denormals"
     """
-    from engine.store.campaigns import engine_alive
-
-    folder = resolve(campaign)
-    if engine_alive(folder):
-        send(folder, "veto", number=number, text=why)
-        return
-    from engine.store.offline import veto as veto_offline
-
-    done = veto_offline(folder, number, why)
-    best = f"#{done.best}" if done.best else "the seed"
-    click.echo(f"#{number} is vetoed; the best of agent {done.agent} is {best} again")
+    edit(resolve(campaign), "veto", number, why)
 
 
 @click.command()

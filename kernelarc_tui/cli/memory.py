@@ -72,18 +72,9 @@ def show(campaign: str, id_: int, as_json: bool) -> None:
 
 
 def _edit(campaign: str, id_: int, verb: str, text: str = "") -> None:
-    """Through the engine if there is one, else under the campaign's lock."""
-    from engine.store.campaigns import engine_alive
+    from kernelarc_tui.cli.control import edit
 
-    folder = resolve(campaign)
-    if engine_alive(folder):
-        from kernelarc_tui.cli.control import send
-
-        send(folder, verb, number=id_, text=text)
-        return
-    from engine.store.offline import edit_memory
-
-    click.echo(edit_memory(folder, verb, id_, text))
+    edit(resolve(campaign), verb, id_, text)
 
 
 @memory.command()

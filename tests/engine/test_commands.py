@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
 from stub_proposer import in_order, slowly_better
 
 from engine.control.client import asend, command
+from engine.errors import StoreError
+from engine.proposers.base import BudgetSpent
 from engine.records import CampaignState, Mode, StopReason
 from engine.store import events as ev
 
@@ -232,5 +236,47 @@ async def test_a_candidate_measured_against_a_vetoed_best_is_measured_again(lab)
     await campaign.until(lambda s: s.candidates >= 2)
     second = campaign.events(ev.Verdict)[1]
     assert second.outcome == "KEEP", "0.9 ms is slower than the vetoed 0.5 ms, but faster than the seed"
+    await campaign.order("stop")
+    await task
+
+
+async def test_a_budget_that_the_disk_refused_changes_nothing(lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither at once nor when the disk has room again."""
+    campaign = lab(slowly_better, delay_s=0.02, **LONG)
+    task = campaign.start()
+    await campaign.until(lambda s: s.candidates >= 1)
+    session = campaign.launcher.session
+    transact = session.writer.transact
+
+    async def full(run: Any, *, durable: bool = False, keep: bool = True) -> Any:
+        if durable and not keep:
+            raise StoreError("the disk is full")
+        return await transact(run, durable=durable, keep=keep)
+
+    monkeypatch.setattr(session.writer, "transact", full)
+    refused = await campaign.order("budget", candidates=900, max_cost_usd=3.0)
+    assert not refused.ok and "disk is full" in refused.text
+    assert (session.config.candidates, session.config.max_cost, session.summary.budget) == (500, None, 500)
+    monkeypatch.setattr(session.writer, "transact", transact)
+    assert (await campaign.order("budget", candidates=900)).ok
+    assert (session.config.candidates, session.summary.budget) == (900, 900)
+    await campaign.order("stop")
+    await task
+
+
+async def test_an_agent_that_ran_out_of_money_goes_on_when_there_is_more(lab) -> None:
+    poor = True
+
+    def spender(context):
+        return BudgetSpent("the next call could pass the limit") if poor and context.agent == "2" else "ms=1"
+
+    campaign = lab(spender, agents=2, delay_s=0.02, max_cost=1.0, **LONG)
+    task = campaign.start()
+    await campaign.until(lambda s: s.agents["2"].stopped is StopReason.COST)
+    assert (await campaign.order("budget", minutes=60.0)).ok
+    assert (await campaign.until(lambda s: s.minutes == 60.0)).agents["2"].stopped is StopReason.COST
+    poor = False
+    assert (await campaign.order("budget", max_cost_usd=5.0)).ok
+    await campaign.until(lambda s: s.agents["2"].candidates >= 2)
     await campaign.order("stop")
     await task

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from engine.store import events as ev
 from engine.store.campaigns import campaign_state, list_campaigns, resolve_campaign
 from engine.store.create import create_database
 from engine.store.lock import CampaignLock, engine_alive, lock_holder
-from engine.store.offline import delete_campaign, edit_memory, veto
+from engine.store.offline import carry_out, delete_campaign
 from engine.store.reader import StoreReader
 from engine.store.writer import StoreWriter
 from tests.fixtures.store_records import BASELINES, SEED, keep, row, started
@@ -88,7 +89,7 @@ def test_one_engine_a_campaign(folder: Path) -> None:
     with CampaignLock(folder):
         assert engine_alive(folder) and lock_holder(folder) == os.getpid()
         with pytest.raises(BadInput, match=f"process {os.getpid()} already runs this campaign"):
-            CampaignLock(folder).acquire(wait_s=0.05)
+            CampaignLock(folder).acquire()
     assert not engine_alive(folder)
     with CampaignLock(folder):
         pass
@@ -97,6 +98,7 @@ def test_one_engine_a_campaign(folder: Path) -> None:
 HOLDS = """
 import subprocess, sys, time
 from pathlib import Path
+from typing import Any
 from engine.store.lock import CampaignLock
 CampaignLock(Path(sys.argv[1])).acquire()
 child = subprocess.Popen(["sleep", "30"], start_new_session=True, close_fds=False)
@@ -148,25 +150,57 @@ async def test_memory_can_be_edited_without_an_engine(database: Path) -> None:
     folder = database.parent
     async with await StoreWriter.open(database) as writer:
         await writer.commit_verdict(keep())
-    assert edit_memory(folder, "memory.pin", 1) == "memory entry 1 is pinned"
-    assert "has a note" in edit_memory(folder, "memory.note", 1, "by \x1b[31mhand")
-    assert "is expired" in edit_memory(folder, "memory.expire", 1, "wrong on small rows")
+    assert carry_out(folder, "memory.pin", 1).text == "memory entry 1 is pinned"
+    assert "has a note" in carry_out(folder, "memory.note", 1, "by \x1b[31mhand").text
+    assert "is expired" in carry_out(folder, "memory.expire", 1, "wrong on small rows").text
     with StoreReader(folder) as reader:
         entry = reader.memory(include_expired=True)[0]
         assert (entry.pinned, entry.note, entry.expired_why) == (True, "by hand", "wrong on small rows")
-        assert [type(s.event).__name__ for s in reader.events(3)] == [
-            "MemoryPinned",
-            "MemoryNoted",
-            "MemoryExpired",
-        ]
+        events = [stored.event for stored in reader.events(3)]
+    kinds = ["MemoryPinned", "MemoryNoted", "MemoryExpired"]
+    assert [type(event).__name__ for event in events[::2]] == kinds
+    answers = [event for event in events[1::2] if isinstance(event, ev.CommandAnswered)]
+    assert [(a.verb, a.args.get("text", "")) for a in answers] == [
+        ("memory.pin", ""),
+        ("memory.note", "by hand"),
+        ("memory.expire", "wrong on small rows"),
+    ]
     with pytest.raises(BadInput, match="no memory entry 5"):
-        edit_memory(folder, "memory.pin", 5)
-    assert veto(folder, 1).best == 0
+        carry_out(folder, "memory.pin", 5)
+    assert carry_out(folder, "veto", 1).text == "#1 is vetoed; the best of agent a1 is the seed again"
+
+
+async def test_edits_at_once_wait_for_each_other(database: Path) -> None:
+    """Scripts that pin in a loop, several of them: every one succeeds, through the one function that all use."""
+    folder = database.parent
+    async with await StoreWriter.open(database) as writer:
+        await writer.commit_verdict(keep())
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom engine.control.client import edit\n"
+        "print(flush=True)\nsys.stdin.readline()\n"
+        "for turn in range(10): edit(Path(sys.argv[1]), ('memory.pin', 'memory.unpin')[turn % 2], 1)\n"
+    )
+    argv = [sys.executable, "-c", code, str(folder)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    editors = [subprocess.Popen(argv, **pipes) for _ in range(3)]
+    for editor in editors:
+        assert editor.stdout is not None
+        editor.stdout.readline()
+    for editor in editors:
+        assert editor.stdin is not None
+        editor.stdin.write(b"\n")
+        editor.stdin.flush()
+    for editor in editors:
+        _, said = editor.communicate(timeout=60)
+        assert editor.returncode == 0, said.decode()
+    with StoreReader(folder) as reader:
+        pins = [s.event for s in reader.events(0, 1000) if isinstance(s.event, ev.MemoryPinned)]
+    assert len(pins) == 30
 
 
 def test_an_edit_waits_for_no_engine_and_goes_around_none(database: Path) -> None:
     with CampaignLock(database.parent), pytest.raises(BadInput, match="already runs"):
-        edit_memory(database.parent, "memory.pin", 1)
+        carry_out(database.parent, "memory.pin", 1)
 
 
 def test_deleting_takes_the_lock_and_the_folder(database: Path) -> None:
@@ -178,4 +212,4 @@ def test_deleting_takes_the_lock_and_the_folder(database: Path) -> None:
     with pytest.raises(BadInput, match="holds no campaign"):
         delete_campaign(folder.parent)
     with pytest.raises(StoreError, match="no campaign database"):
-        edit_memory(folder, "memory.pin", 1)
+        carry_out(folder, "memory.pin", 1)

@@ -345,6 +345,6 @@ async def test_an_unknown_kind_of_event_is_a_clear_line(database: Path) -> None:
 
 async def test_bad_input_is_not_trouble(writer: StoreWriter) -> None:
     with pytest.raises(BadInput):
-        await writer.veto(7)
+        await writer.edit("veto", 7)
     assert writer.problem is None
     assert (await writer.commit_verdict(other())).number == 1

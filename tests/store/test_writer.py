@@ -114,7 +114,9 @@ async def test_an_oversized_memory_field_refuses_the_whole_verdict(writer: Store
 async def test_a_veto_gives_the_best_back_and_expires_its_wins(writer: StoreWriter) -> None:
     await writer.commit_verdict(keep(position=1, ms=1.0))
     await writer.commit_verdict(keep(position=2, ms=0.8))
-    vetoed = await writer.veto(2)
+    done = await writer.edit("veto", 2)
+    vetoed = done.vetoed
+    assert vetoed is not None and done.text == "#2 is vetoed; the best of agent a1 is #1 again"
     assert (vetoed.best, vetoed.best_ms) == (1, 1.0)
     assert (writer.summary.best, writer.summary.agents["a1"].best, writer.summary.wins) == (1, 1, 1)
     with StoreReader(writer.path) as reader:
@@ -122,15 +124,15 @@ async def test_a_veto_gives_the_best_back_and_expires_its_wins(writer: StoreWrit
         assert [entry.candidate for entry in reader.archive("a1", "best", include_vetoed=True)] == [1, 2]
         assert [entry.candidate for entry in reader.memory("win")] == [1]
     with pytest.raises(BadInput, match="vetoed before"):
-        await writer.veto(2)
-    await writer.veto(1)
+        await writer.edit("veto", 2)
+    assert (await writer.edit("veto", 1)).text.endswith("is the seed again")
     assert (writer.summary.best, writer.summary.best_ms) == (0, 1.9)
 
 
 async def test_only_a_keep_can_be_vetoed(writer: StoreWriter) -> None:
     await writer.commit_verdict(other())
     with pytest.raises(BadInput, match="not a KEEP"):
-        await writer.veto(1)
+        await writer.edit("veto", 1)
 
 
 async def test_near_duplicates_are_counted_and_not_stored(writer: StoreWriter) -> None:
@@ -152,17 +154,21 @@ async def test_near_duplicates_are_counted_and_not_stored(writer: StoreWriter) -
 
 async def test_pins_notes_and_expiry_are_decisions_in_the_log(writer: StoreWriter) -> None:
     await writer.commit_verdict(keep())
-    await writer.pin_memory(1, True)
-    await writer.note_memory(1, "checked by hand")
-    assert await writer.expire_memory(1, "user", by="user")
-    assert not await writer.expire_memory(1, "user", by="user")
+    await writer.edit("memory.pin", 1)
+    await writer.edit("memory.note", 1, "checked by hand")
+    await writer.edit("memory.expire", 1)
+    with pytest.raises(BadInput, match="expired already"):
+        await writer.edit("memory.expire", 1)
     with StoreReader(writer.path) as reader:
         assert reader.memory() == []
         entry = reader.memory(include_expired=True)[0]
         assert (entry.pinned, entry.note, entry.expired_why) == (True, "checked by hand", "user")
     assert writer.summary.wins == 0
     with pytest.raises(BadInput, match="no memory entry 99"):
-        await writer.pin_memory(99, True)
+        await writer.edit("memory.pin", 99)
+    for nonsense in (("memory.pin", None), ("veto", None), ("hint", 1)):
+        with pytest.raises(BadInput):
+            await writer.edit(*nonsense)
 
 
 async def test_then_runs_in_the_verdicts_own_transaction(writer: StoreWriter) -> None:

@@ -65,13 +65,7 @@ class StubEngine:
                 await writer.append(ev.AgentStopped(agent=agent, reason="user"))
             case "stop":
                 await writer.append(ev.CampaignEnded(state="stopped", reason="user"))
-            case "veto":
-                await writer.veto(command.number or 0)
+            case "veto" | "memory.pin" | "memory.unpin" | "memory.expire" | "memory.note":
+                await writer.edit(command.verb, command.number, command.text)
             case "budget":
                 await writer.append(ev.BudgetChanged(candidates=command.candidates, minutes=command.minutes))
-            case "memory.pin" | "memory.unpin":
-                await writer.pin_memory(command.number or 0, command.verb == "memory.pin")
-            case "memory.expire":
-                await writer.expire_memory(command.number or 0, "user", "user")
-            case "memory.note":
-                await writer.note_memory(command.number or 0, command.text)

@@ -57,13 +57,9 @@ class LlmProposer:
         self._recorded = recorded
         self._earlier: dict[str, int] | None = None
         self._served = pool.planned(model, 0)
+        self.model: str | None = self._served.name
         # Only an agent that sees its siblings finds the constants that they declare.
         self._tuner = "recipes" in config.proposer and config.leaderboard
-
-    @property
-    def model(self) -> str | None:
-        """The model that was asked last."""
-        return self._served.name
 
     async def propose(self, context: Context, live: LiveSink) -> Proposal | UnusableReply:
         """One proposal within the deadline.
@@ -101,7 +97,8 @@ class LlmProposer:
     async def _propose(self, turn: Turn) -> Proposal | UnusableReply:
         context = turn.context
         self._served = await self._pool.choose(self._agent, self._own, context.position - 1)
-        turn.live.state(AgentState.WAITING_MODEL, self._served.name)
+        self.model = self._served.name
+        turn.live.state(AgentState.WAITING_MODEL, self.model)
         facts = await access.facts_of(self._served)
         earlier = await self._programs(context)
         asked = Asked(model=self._served, price=facts.price, window=self._window(self._served, facts))
