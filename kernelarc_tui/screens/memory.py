@@ -228,10 +228,10 @@ class MemoryScreen(CampaignScreen):
         if not ended:
             await self.kernelarc.command(verb, number=entry.id, text=text).wait()
             return
-        from engine.store.offline import edit_memory
+        from engine.control.client import edit
 
         try:
-            said = await asyncio.to_thread(edit_memory, self.session.folder, verb, entry.id, text)
+            said = (await asyncio.to_thread(edit, self.session.folder, verb, entry.id, text)).text
         except KernelArcError as error:
             self.kernelarc.say(f"! {error.message}", "bold warning")
             return
