@@ -109,6 +109,10 @@ class Session:
         """The KEEP margin as a fraction, before the noise floor."""
         return margin_of(self.config)
 
+    def noise_of(self, number: int) -> float:
+        """The A/A noise to compare with candidate ``number`` by: its own if it was measured, else the seed's."""
+        return self.summary.noise_of.get(number, self.baselines.noise)
+
     @property
     def plateau(self) -> PlateauConfig:
         return PlateauConfig(r_draft=self.config.draft_after, r_stop=self.config.stop_after)

@@ -78,14 +78,37 @@ def _verdict(seq: int, at: float, event: ev.Verdict) -> EventRow:
     )
 
 
+COMPARED = {  # reasons of a candidate that is right: the numbers say by how much
+    "keep.slower": "slower",
+    "keep.near-best": "no gain",
+    "keep.unproven": "gain not proven",
+    "keep.unconfirmed": "gain not confirmed",
+}
+
+
 def why(outcome: str, reason: str, detail: str, hypothesis: str = "") -> str:
-    """One line: why it failed, or what the candidate tried where it did not."""
+    """One line: why it was not kept, and what it tried where the numbers beside it say the rest."""
+    if reason in COMPARED and hypothesis:
+        return one_line(f"{COMPARED[reason]}: {hypothesis}", 300)
     if outcome in (Outcome.KEEP, Outcome.ACCEPT):
         return one_line(hypothesis or detail or reason, 300)
     room = reason.partition(".")[0]
     if reason and detail:
         return one_line(f"{room}: {detail}", 300)
     return one_line(detail or reason or hypothesis, 300)
+
+
+def judged(reason: str, detail: str, ratio: float | None, low: float | None, high: float | None) -> str:
+    """The reason in a sentence. Of a comparison: the latency against the agent's best of that time.
+
+    ``ratio``, ``low``, ``high``: ln(best / candidate) and its interval.
+    """
+    if ratio is not None and (reason in COMPARED or not reason):
+        words = f"latency {fmt.delta(ratio)} against its best"
+        if low is not None and high is not None:
+            words += f" (95 %: {fmt.delta(high)} to {fmt.delta(low)})"
+        return f"{COMPARED[reason]}: {words}" if reason else words
+    return f"{reason}: {detail}" if reason and detail else detail or reason
 
 
 def _agent_of(event: Any) -> str:
@@ -103,6 +126,10 @@ def _attached(event: ev.EngineAttached) -> tuple[str, str, str, str]:
 def _baselines(event: ev.BaselinesMeasured) -> tuple[str, str, str, str]:
     text = f"reference {fmt.ms(event.reference_ms)} ms, seed {fmt.ms(event.seed_ms)} ms, noise {event.noise:.2%}"
     return "·", "base", "muted", text
+
+
+def _noise(event: ev.NoiseMeasured) -> tuple[str, str, str, str]:
+    return "·", "noise", "muted", f"of #{event.candidate}: {event.noise:.2%} from process to process"
 
 
 def _ended(event: ev.CampaignEnded) -> tuple[str, str, str, str]:
@@ -167,6 +194,7 @@ _OTHERS: dict[type, Callable[[Any], tuple[str, str, str, str]]] = {
     ev.CampaignStarted: _started,
     ev.EngineAttached: _attached,
     ev.BaselinesMeasured: _baselines,
+    ev.NoiseMeasured: _noise,
     ev.CampaignEnded: _ended,
     ev.CandidateError: _error,
     ev.CommandAnswered: _answered,

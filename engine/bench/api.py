@@ -64,6 +64,10 @@ class Bench(Protocol):
         """Correctness then timing. ``incumbent`` is the other side of every pair; ``None`` = the reference."""
         ...
 
+    async def noise_of(self, solution: Solution) -> float | None:
+        """The A/A noise of this very kernel, a fraction; ``None`` where the baselines' serves for all kernels."""
+        ...
+
     async def suspend(self) -> None:
         """Give the device back: no child, context or lock of ours remains. The next call rebuilds."""
         ...

@@ -12,7 +12,6 @@ from tempfile import mkdtemp
 import msgspec
 
 from engine.bench.api import EvaluationPlan, PhaseSink
-from engine.bench.build import needs_build
 from engine.bench.compiled import Compiled, measure_compiled
 from engine.bench.device_lock import DeviceLock
 from engine.bench.evaluation import Rival, Trial
@@ -65,6 +64,7 @@ class ProcessBench:
                 self.scratch,
                 device_bytes=memory,
                 capability=self.device.compute_capability,
+                device_uuid=self.device.uuid if self._name != "cpu" else None,
             )
         await self._session.open()
         if self._name != "cpu" and self._bounds is None:
@@ -106,8 +106,9 @@ class ProcessBench:
                 f"the starting solution does not pass: {evaluation.reason} {evaluation.detail}",
             )
         async with self._used():
-            kernel = reference_solution(self.problem) if needs_build(seed) else seed
-            noise, pairs = await measure_noise(await self._live(), self.lock, kernel)
+            session = await self._live()
+            noise, pairs = await measure_noise(session, self.lock, seed)
+            on_gpu = session.on_gpu
         compiled = Compiled()
         if compile_s > 0:
             compiled = await measure_compiled(
@@ -122,12 +123,28 @@ class ProcessBench:
             timer=evaluation.timer,
             notes=[
                 *evaluation.notes,
-                f"A/A noise {noise:.2%} from {len(pairs)} pairs of processes",
+                f"A/A noise {noise:.2%} from {len(pairs)} {'processes' if on_gpu else 'pairs of processes'}",
                 *compiled.notes,
             ],
             compile_ms=compiled.latency_ms,
             compile_mode=compiled.mode,
         )
+
+    async def noise_of(self, solution: Solution) -> float | None:
+        """The A/A noise of this kernel as a fraction, where it is the kernel's and not the machine's: on a GPU.
+
+        Raises :class:`Fault` if the kernel fails.
+        """
+        if self._name == "cpu":
+            return None
+        async with self._used():
+            session = await self._live()
+            return (await measure_noise(session, self.lock, solution))[0]
+
+    async def bounds_known(self) -> None:
+        """The tracer that was started beside the first evaluation has ended: nobody needs to trace again."""
+        if self._bounds is not None:
+            await asyncio.wait([self._bounds])
 
     @contextlib.asynccontextmanager
     async def _used(self) -> AsyncIterator[None]:
@@ -153,8 +170,7 @@ class ProcessBench:
 
     async def close(self) -> None:
         await self.suspend()
-        if self._bounds is not None:
-            await asyncio.wait([self._bounds])
+        await self.bounds_known()
 
 
 def _renamed(on_phase: PhaseSink | None) -> PhaseSink | None:
@@ -180,6 +196,7 @@ async def evaluate_many(
             if gate.ok:
                 evaluation = await bench.evaluate(solution, plan)
                 if evaluation.verdict == "PASS":
+                    await bench.bounds_known()
                     evaluation = await asyncio.to_thread(with_basis, evaluation, problem, bench.device)
             else:
                 evaluation = Evaluation(verdict="REJECT", reason=gate.reason, detail=gate.detail)

@@ -15,7 +15,7 @@ from pathlib import Path
 from engine.bench.builder import COMPILED
 from engine.bench.contender import Failure
 from engine.bench.sandbox import Sandbox, command, environment
-from engine.bench.session import LIBRARY
+from engine.bench.session import LIBRARY, Session
 from engine.errors import Fault
 from engine.paths import cache_dir
 from engine.problems.solution import CPP_LANGUAGES, CompileOptions, Solution
@@ -27,6 +27,23 @@ _SAID = 1500  # characters of the compiler's words that a failure carries
 
 def needs_build(solution: Solution) -> bool:
     return any(language in CPP_LANGUAGES for language in solution.spec.languages)
+
+
+async def library_of(session: Session, solution: Solution) -> bytes:
+    """What a process needs to load beside the sources: a C++ solution's library, else nothing.
+
+    Raises as :func:`built_library` does.
+    """
+    if not needs_build(solution):
+        return b""
+    return await built_library(
+        solution,
+        session.cache_key(solution),
+        session.scratch,
+        session.sandbox,
+        capability=session.capability,
+        jobs=len(session.cores.work),
+    )
 
 
 async def built_library(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from engine.bench.contender import Block, Contender, Failure
 from engine.bench.crosscheck import cross_check
-from engine.bench.overhead import Overhead, noop_solution
+from engine.bench.device_claims import device_checks
+from engine.bench.noop import noop_contender, noop_fault, overhead_of
+from engine.bench.overhead import Overhead
 from engine.bench.plan_calls import FRESH, new_seed, round_inputs, style_of_round
 from engine.bench.stats import TimingCheck, timing_is_forged
-from engine.errors import Fault
 
 if TYPE_CHECKING:
     from engine.bench.evaluation import Trial
@@ -21,23 +22,22 @@ _BLOCKS = 4  # of each size, in a calibration or a second run
 async def verify_claims(trial: Trial) -> None:
     """Called with the device held, after timing. Writes findings into the trial. Raises :class:`Fault`."""
     assert trial.timing is not None
-    sizes = trial.timing.sizes
-    overheads = await _overheads(trial, sizes)
-    first: dict[int, TimingCheck] = {}
-    for workload, k in sizes.items():
-        blocks = trial.timing.blocks["candidate"][workload]
-        check = cross_check(
-            blocks, k, overheads[workload], trial.session.bound_ms(workload), on_gpu=trial.session.on_gpu
-        )
-        if check is not None:
-            first[workload] = check
+    try:
+        first = await _first_run(trial)
+    except Failure as failure:
+        _failed(trial, list(trial.timing.sizes), failure, "while being timed")
+        return
     trial.evidence["timing_checks"] = {trial.session.specs[w].uuid: check for w, check in first.items()}
     if any(check.weak for check in first.values()):
         trial.notes.append("timing: weakly checked (calls below 10 µs)")
     suspects = [workload for workload, check in first.items() if check.suspect]
     if not suspects:
         return
-    second = await _second_run(trial, suspects)
+    try:
+        second = await _second_run(trial, suspects)
+    except Failure as failure:
+        _failed(trial, suspects, failure, "in a second run")
+        return
     for workload in suspects:
         result = trial.results[workload]
         again = second.get(workload)
@@ -49,56 +49,61 @@ async def verify_claims(trial: Trial) -> None:
             )
 
 
+def _failed(trial: Trial, workloads: list[int], failure: Failure, when: str) -> None:
+    for workload in workloads:
+        trial.results[workload].reason = failure.reason
+        trial.results[workload].detail = f"{failure.detail} ({when})"
+
+
+def _claims(trial: Trial) -> dict[int, float]:
+    """Milliseconds per call of the candidate's timed blocks."""
+    assert trial.timing is not None
+    blocks = trial.timing.blocks["candidate"]
+    return {w: fmean([block.mean_ms for block in blocks[w]]) for w in trial.timing.sizes if blocks[w]}
+
+
+async def _first_run(trial: Trial) -> dict[int, TimingCheck]:
+    assert trial.timing is not None
+    session = trial.session
+    if session.on_gpu:
+        return await device_checks(trial, trial.candidate, _claims(trial))
+    sizes = trial.timing.sizes
+    overheads = await _overheads(trial, sizes)
+    blocks = trial.timing.blocks["candidate"]
+    checks = {w: cross_check(blocks[w], k, overheads[w], session.bound_ms(w)) for w, k in sizes.items()}
+    return {w: check for w, check in checks.items() if check is not None}
+
+
 async def _overheads(trial: Trial, sizes: dict[int, int]) -> dict[int, Overhead]:
     """What no-op blocks of each workload take, measured once per session, calling style and block size."""
     session = trial.session
     style = trial.candidate.solution.spec.destination_passing_style
-    missing = {w: k for w, k in sizes.items() if (style, w, k) not in session.overheads}
+    missing = {w: k for w, k in sizes.items() if (style, w, k, 0) not in session.overheads}
     if missing:
-        measured = await _fresh_blocks(trial, [_noop(trial)], missing)
+        measured = await _fresh_blocks(trial, [noop_contender(session, style)], missing)
         for workload, blocks in measured[0].items():
-            session.overheads[style, workload, sizes[workload]] = overhead_of(blocks)
-    return {w: session.overheads[style, w, k] for w, k in sizes.items()}
-
-
-def _noop(trial: Trial, spin_ns: dict[int, int] | None = None) -> Contender:
-    style = trial.candidate.solution.spec.destination_passing_style
-    return Contender(
-        trial.session,
-        noop_solution(trial.session.specs, trial.session.device, destination_passing=style, spin_ns=spin_ns),
-        "noop",
-    )
-
-
-def overhead_of(blocks: list[Block]) -> Overhead:
-    sizes = sorted({len(block.claimed_ns) for block in blocks})
-    groups = {size: [block for block in blocks if len(block.claimed_ns) == size] for size in sizes}
-    return Overhead(
-        wall={size: [block.wall_ns / 1e6 for block in group] for size, group in groups.items()},
-        cpu={size: [block.cpu_ns / 1e6 for block in group] for size, group in groups.items()},
-        claimed={size: [sum(block.claimed_ns) / 1e6 for block in group] for size, group in groups.items()},
-        cpu_known=all(block.cpu_ns for block in blocks),
-    )
+            session.overheads[style, workload, sizes[workload], 0] = overhead_of(blocks)
+    return {w: session.overheads[style, w, k, 0] for w, k in sizes.items()}
 
 
 async def _second_run(trial: Trial, workloads: list[int]) -> dict[int, TimingCheck]:
     """A fresh process of the candidate beside a no-op of the same length, so that a busy machine shows on both."""
     assert trial.timing is not None
+    candidate = Contender(trial.session, trial.candidate.solution, "candidate")
+    candidate.library = trial.candidate.library
+    if trial.session.on_gpu:
+        claims = _claims(trial)
+        try:
+            return await device_checks(trial, candidate, {w: claims[w] for w in workloads}, fresh=True)
+        finally:
+            await candidate.close()
     ours = trial.timing.blocks["candidate"]
     spin_ns = {w: int(1e6 * median(block.mean_ms for block in ours[w])) for w in workloads}
     sizes = {w: trial.timing.sizes[w] for w in workloads}
-    candidate = Contender(trial.session, trial.candidate.solution, "candidate")
-    candidate.library = trial.candidate.library
-    try:
-        again, idle = await _fresh_blocks(trial, [candidate, _noop(trial, spin_ns)], sizes)
-    except Failure as failure:
-        for workload in workloads:
-            trial.results[workload].reason = failure.reason
-            trial.results[workload].detail = f"{failure.detail} (in a second run)"
-        return {}
+    noop = noop_contender(trial.session, trial.candidate.solution.spec.destination_passing_style, spin_ns)
+    again, idle = await _fresh_blocks(trial, [candidate, noop], sizes)
     checks = {
-        w: cross_check(again[w], k, overhead_of(idle[w]), trial.session.bound_ms(w), on_gpu=trial.session.on_gpu)
-        for w, k in sizes.items()
+        w: cross_check(again[w], k, overhead_of(idle[w]), trial.session.bound_ms(w)) for w, k in sizes.items()
     }
     return {w: check for w, check in checks.items() if check is not None}
 
@@ -125,7 +130,7 @@ async def _fresh_blocks(
                     blocks[number][workload].append(block)
     except Failure as failure:
         if running.role == "noop":
-            raise Fault("fault.overhead", f"the no-op failed: {failure.reason} {failure.detail}") from None
+            raise noop_fault(failure) from None
         raise
     finally:
         for contender in contenders:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from engine.bench.api import EvaluationPlan, PhaseSink
-from engine.bench.build import built_library, needs_build
+from engine.bench.build import library_of, needs_build
 from engine.bench.claims import verify_claims
 from engine.bench.contender import Contender, Failure
 from engine.bench.correctness import Correctness, check_rounds, first_call
@@ -152,14 +152,7 @@ class Trial:
                 continue
             session = self.session
             try:
-                side.library = await built_library(
-                    side.solution,
-                    session.cache_key(side.solution),
-                    session.scratch,
-                    session.sandbox,
-                    capability=session.capability,
-                    jobs=len(session.cores.work),
-                )
+                side.library = await library_of(session, side.solution)
             except Failure as failure:
                 if side is not self.candidate:
                     raise Fault(f"fault.{side.role}", f"{failure.reason}: {failure.detail}") from None

@@ -1,17 +1,32 @@
-"""The A/A noise of a device and problem: how different two processes running the same kernel look."""
+"""The A/A noise of a device and problem: how different two processes running the same kernel look.
+
+On the CPU it is the machine's, and is measured once, from pairs of fresh processes. On a GPU it is mostly the
+kernel's: a single kernel repeats within 0.2 % from process to process, a row of small launches, whose gaps count,
+within 3 to 15 % (H200). There a panel of processes measures it, of the starting solution and of every new best.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 import time
+from statistics import fmean
 
 from engine.bench.api import EvaluationPlan
+from engine.bench.build import library_of
 from engine.bench.contender import Contender, Failure
 from engine.bench.correctness import Correctness
 from engine.bench.device_lock import DeviceLock
-from engine.bench.plan_calls import FRESH, new_seed, round_inputs
+from engine.bench.plan_calls import FRESH, REFILLED, device_block_size, new_seed, round_inputs
 from engine.bench.session import Session
-from engine.bench.stats import NOISE_PAIRS, noise_floor, paired_interval, standard_error
+from engine.bench.stats import (
+    NOISE_PAIRS,
+    noise_floor,
+    paired_interval,
+    process_noise_floor,
+    standard_error,
+)
 from engine.bench.stats import aggregate as over_workloads
 from engine.bench.timing import Pairing
 from engine.errors import Fault
@@ -19,28 +34,73 @@ from engine.problems.solution import Solution
 
 _MOST_PAIRS = 12
 _BUDGET_S = 8.0
+_PROCESSES, _ROUNDS, _MOST_ROUNDS, _PANEL_S, _PANEL_CALLS = 5, 4, 10, 2.0, 5
 _PLAN = EvaluationPlan(min_pairs=5, max_pairs=8)  # five blocks where they agree, more where they scatter
 
 
 async def measure_noise(session: Session, lock: DeviceLock, solution: Solution) -> tuple[float, list[float]]:
-    """(noise floor as a fraction, the log-ratio of every pair of fresh processes).
+    """(noise floor as a fraction, one value per pair of fresh processes, or per process of a panel).
 
     What makes identical kernels differ is mostly fixed for a process's life, so every value comes from a new pair.
     At least four, more while there is time. Raises :class:`Fault` if the solution fails.
     """
+    try:
+        library = await library_of(session, solution)
+    except Failure as failure:
+        raise Fault("fault.noise", f"{failure.reason} {failure.detail}") from None
+
+    def side(role: str) -> Contender:
+        made = Contender(session, solution, role)
+        made.library = library
+        return made
+
+    if session.on_gpu:
+        rounds = await _panel([side("noise") for _ in range(session.sides_that_fit(_PROCESSES))], lock)
+        return process_noise_floor(rounds), [fmean(row) for row in rounds]
     begin = time.monotonic()
     values: list[float] = []
     errors: list[float] = []
     while len(values) < NOISE_PAIRS or (len(values) < _MOST_PAIRS and time.monotonic() - begin < _BUDGET_S):
-        pairs = await one_pair(session, lock, solution, _PLAN)
+        pairs = await one_pair([side("candidate"), side("incumbent")], lock, _PLAN)
         values.append(paired_interval(pairs).mid)
         errors.append(standard_error(pairs))
     return noise_floor(values, errors), values
 
 
-async def one_pair(session: Session, lock: DeviceLock, solution: Solution, plan: EvaluationPlan) -> list[float]:
+async def _panel(sides: list[Contender], lock: DeviceLock) -> list[list[float]]:
+    """Log-times by process and round, the mean over workloads; all processes in turn within a round."""
+    session = sides[0].session
+    workloads = list(range(session.listed))
+    rounds: list[list[float]] = [[] for _ in sides]
+    try:
+        async with lock.held() as turn:
+            await _warm(sides[0], workloads)
+            await sides[0].save_compiled()  # the others need not compile
+            await asyncio.gather(*(_warm(side, workloads) for side in sides[1:]))
+            begin = time.monotonic()
+            while len(rounds[0]) < _ROUNDS or (
+                len(rounds[0]) < _MOST_ROUNDS and time.monotonic() - begin < _PANEL_S
+            ):
+                sums = [0.0] * len(sides)
+                for workload in workloads:
+                    slowest = max(side.call_s.get(workload, 0.0) for side in sides)
+                    count = device_block_size(_PANEL_CALLS, 1, slowest, session.slots[workload])
+                    for index in random.SystemRandom().sample(range(len(sides)), len(sides)):
+                        block = await sides[index].run(workload, round_inputs(count, new_seed()), REFILLED)
+                        sums[index] += math.log(block.mean_ms)
+                    await turn.breathe()
+                for row, total in zip(rounds, sums, strict=True):
+                    row.append(total / len(workloads))
+        return rounds
+    except Failure as failure:
+        raise Fault("fault.noise", f"{failure.reason} {failure.detail}") from None
+    finally:
+        await asyncio.gather(*(side.close() for side in sides))
+
+
+async def one_pair(sides: list[Contender], lock: DeviceLock, plan: EvaluationPlan) -> list[float]:
     """ln(second / first) of two fresh processes of one solution, per block pair, the mean over workloads."""
-    sides = [Contender(session, solution, role) for role in ("candidate", "incumbent")]
+    session = sides[0].session
     workloads = list(range(session.listed))
     try:
         await asyncio.gather(*(_warm(side, workloads) for side in sides))

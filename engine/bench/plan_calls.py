@@ -32,6 +32,12 @@ def block_size(calls: int, min_pairs: int, call_s: float, slots: int) -> int:
     return max(1, min(wanted, affordable, slots // 2))
 
 
+def device_block_size(calls: int, min_pairs: int, call_s: float, slots: int) -> int:
+    """Calls of a timed block on a GPU: all alike, because the outside clock has blocks of its own there."""
+    affordable = int(_BLOCK_S / max(call_s, 1e-6))
+    return max(1, min(-(-calls // min_pairs), affordable, slots))
+
+
 def block_timeout_s(calls: int, call_s: float) -> float:
     return _SLACK_S + 30.0 * calls * call_s
 

@@ -15,6 +15,7 @@ import msgspec
 
 from engine.bench import compile_cache, wire
 from engine.bench import judge_wire as jw
+from engine.bench.clocks import ClockWatch
 from engine.bench.layout import PAGE
 from engine.bench.machine import Cores, memory_limit
 from engine.bench.overhead import Overhead
@@ -31,6 +32,7 @@ SLOTS = 8  # calls of one block, at most; more where a slot is small
 _MANY_SLOTS = 32
 
 _DEVICE_SHARE = 0.8
+_CONTEXT_BYTES = 1 << 30  # of a process on a GPU, without its tensors
 _SMALL_ARENA = 32 << 20
 _ARENA_BYTES = 512 << 20  # per side and direction; larger problems get fewer slots
 _FIRST_UID = 61000
@@ -91,6 +93,7 @@ class Session:
         own_inputs: bool | None = None,
         device_bytes: int | None = None,
         capability: tuple[int, int] | None = None,
+        device_uuid: str | None = None,
         namespaces: bool = True,
     ) -> None:
         self.device_bytes, self.namespaces, self.capability = device_bytes, namespaces, capability
@@ -101,7 +104,8 @@ class Session:
         self.problem = msgspec.structs.replace(problem, workloads=workloads)
         self.device, self.scratch = device, scratch
         self.bounds: dict[str, float] = {}
-        self.overheads: dict[tuple[bool, int, int], Overhead] = {}
+        self.overheads: dict[tuple[bool, int, int, int], Overhead] = {}  # style, workload, calls, prelude
+        self.clocks = ClockWatch(device_uuid or None)
         self.cores = Cores.of_this_process()
         self.sandbox = sandbox or choose_sandbox()
         # Memory on a GPU cannot be written from outside: children build their inputs there, from seeds.
@@ -183,6 +187,17 @@ class Session:
         self._sides.append(side)
         await self.judge.attach(side.number, side.fds, input_bytes, output_bytes)
         return side
+
+    def sides_that_fit(self, wanted: int) -> int:
+        """How many processes may hold their calls in flight at once, of ``wanted``; three are planned for."""
+        if self.device_bytes is None:
+            return wanted
+        fits = [
+            (_DEVICE_SHARE * self.device_bytes - 4 * (spec.input_stride + spec.output_stride))
+            / ((slots + 2) * spec.input_stride + 2 * slots * spec.output_stride + _CONTEXT_BYTES)
+            for spec, slots in zip(self.specs, self.slots, strict=True)
+        ]
+        return max(3, min(wanted, int(min(fits))))
 
     def return_side(self, side: Side) -> None:
         self._free.append(side)

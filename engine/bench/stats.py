@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from statistics import fmean, median
+from statistics import fmean, median, variance
 
 import msgspec
 
@@ -262,6 +262,24 @@ def noise_floor(aa_log_ratios: Sequence[float], standard_errors: Sequence[float]
     within = fmean([e * e for e in standard_errors]) if standard_errors else 0.0
     left = max(square - within, _LEAST_LEFT**2 * square)
     return math.expm1(t_quantile(NOISE_LEVEL, k) * math.sqrt(left))
+
+
+def process_noise_floor(rounds: Sequence[Sequence[float]]) -> float:
+    """The A/A noise from a panel: ``rounds[p]`` are the log-times of process p, one a round, all the same kernel.
+
+    One-way analysis of variance: the variance of the process means, less what the scatter of rounds contributes
+    to it (never more than leaves 0.3 of the standard deviation, as in :func:`noise_floor`), is that of a process's
+    own effect s². Two processes differ by √2·s; t(0.99, m - 1) of it are exceeded in 2 % of pairs.
+
+    Raises ``ValueError`` on fewer than three processes or two rounds.
+    """
+    m = len(rounds)
+    if m < 3 or min(len(row) for row in rounds) < 2:
+        raise ValueError("need at least three processes and two rounds")
+    square = variance([fmean(row) for row in rounds])
+    within = fmean([variance(row) / len(row) for row in rounds])
+    left = max(square - within, _LEAST_LEFT**2 * square)
+    return math.expm1(t_quantile(NOISE_LEVEL, m - 1) * math.sqrt(2.0 * left))
 
 
 # --- the outside cross-check of a claimed time

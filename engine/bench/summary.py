@@ -91,6 +91,12 @@ def _evidence(trial: Trial) -> dict[str, object]:
     evidence["isolation"] = dict(trial.session.layers)
     evidence["seeds"] = {trial.session.specs[w].uuid: result.seeds for w, result in trial.results.items()}
     if trial.timing is not None:
+        if trial.session.on_gpu:
+            evidence["clocks"] = {
+                "watch": trial.session.clocks.state,
+                "pairs_discarded": trial.timing.discarded,
+                "kept_although": trial.timing.clock_notes[:20],
+            }
         evidence["samples_ns"] = {
             trial.session.specs[w].uuid: {
                 role: [block.claimed_ns for block in by_workload.get(w, [])]

@@ -11,14 +11,25 @@ import msgspec
 
 from engine.bench import judge_wire as jw
 from engine.bench.api import EvaluationPlan
+from engine.bench.clocks import disturbance
 from engine.bench.contender import Block, Contender, Failure
 from engine.bench.correctness import Correctness, one_round
-from engine.bench.plan_calls import FIRST_CALL_S, FRESH, block_size, new_seed, round_inputs, style_of_round
+from engine.bench.plan_calls import (
+    FIRST_CALL_S,
+    FRESH,
+    block_size,
+    device_block_size,
+    new_seed,
+    round_inputs,
+    style_of_round,
+)
 from engine.bench.stats import PairDecision, decide_pairs
 from engine.hardware.quiet import QUIET
 
 _REFERENCE_BUDGET_S = 5.0  # without an incumbent there is nothing to decide, only a ratio to estimate
 _PRECISION = 0.05  # half-width of the interval of ln(reference / candidate) that is good enough
+_REFERENCE_CALLS = 3  # so many times the calls that were asked for, at most, where precision is not reached
+_REDONE = 3  # times a pair is measured again because the clock moved
 _CHECKS_S = 1.0  # judge's time for checking timed calls that is always granted
 _CHECK_SHARE = 0.5  # beyond it, as a share of the time that blocks took
 _WARM_UP = 1  # blocks per side and workload before the first pair
@@ -33,6 +44,8 @@ class Timing(msgspec.Struct):
     blocks: dict[str, dict[int, list[Block]]]
     decision: PairDecision | None = None
     pairs: int = 0
+    discarded: int = 0  # pairs during which the GPU's clock moved
+    clock_notes: list[str] = []
     seconds: float = 0.0
 
     def log_ratios(self, rival: str, workloads: Sequence[int]) -> list[list[float]]:
@@ -46,6 +59,12 @@ class Timing(msgspec.Struct):
             ]
             for workload in workloads
         ]
+
+
+class _SideFailed(Exception):
+    def __init__(self, side: Contender, failure: Failure) -> None:
+        super().__init__(side.role)
+        self.side, self.failure = side, failure
 
 
 async def _no_pause() -> None:
@@ -79,6 +98,8 @@ class Pairing:
             return 1  # every call but a second one in its block can be named
         slowest = max(side.call_s.get(workload, 0.0) for side in self.sides)
         slots = self.candidate.session.slots[workload]
+        if self.candidate.session.on_gpu:
+            return device_block_size(self.plan.calls, self.plan.min_pairs, slowest, slots)
         return block_size(self.plan.calls, self.plan.min_pairs, slowest, slots)
 
     async def run(self) -> Timing:
@@ -105,22 +126,25 @@ class Pairing:
         return self._checking_s < max(_CHECKS_S, self._running_s * _CHECK_SHARE)
 
     async def _pair(self, workload: int, pair: int) -> None:
-        size = self.timing.sizes[workload]
-        inputs = round_inputs(size if pair % 2 == 0 else 2 * size, new_seed())
+        session, size = self.candidate.session, self.timing.sizes[workload]
+        count = size if session.on_gpu or pair % 2 == 0 else 2 * size
         style = style_of_round(pair + 3)
         numbers = [side.number for side in self.sides]
-        filled = await self.candidate.session.judge.fill(numbers, workload, inputs, FIRST_CALL_S)
-        order = list(self.sides)
-        secrets.SystemRandom().shuffle(order)
-        blocks: dict[str, Block] = {}
         begin = time.monotonic()
-        async with QUIET.closed():
-            for side in order:
-                try:
-                    blocks[side.role] = await side.call(workload, inputs, filled, style)
-                except Failure as failure:
-                    self._failed(side, workload, failure)
-                    return
+        for attempt in range(_REDONE):
+            # Fresh ones every time: what was seen in a discarded block must be of no use.
+            inputs = round_inputs(count, new_seed())
+            filled = await session.judge.fill(numbers, workload, inputs, FIRST_CALL_S)
+            try:
+                blocks, disturbed = await self._blocks_of(workload, inputs, filled, style)
+            except _SideFailed as failed:
+                self._failed(failed.side, workload, failed.failure)
+                return
+            if not disturbed:
+                break
+            self.timing.discarded += attempt < _REDONE - 1
+        if disturbed:
+            self.timing.clock_notes.append(disturbed)
         now = time.monotonic()
         self._running_s += now - begin
         if self._must_check(workload, pair) and not await self._check(workload, inputs, style):
@@ -128,6 +152,24 @@ class Pairing:
         self._checking_s += time.monotonic() - now
         for role, block in blocks.items():
             self.timing.blocks[role][workload].append(block)
+
+    async def _blocks_of(
+        self, workload: int, inputs: list[jw.Inputs], filled: jw.Filled, style: int
+    ) -> tuple[dict[str, Block], str]:
+        """One block per side, in random order, and why they cannot be compared if the GPU's clock moved."""
+        watch = self.candidate.session.clocks
+        order = list(self.sides)
+        secrets.SystemRandom().shuffle(order)
+        blocks: dict[str, Block] = {}
+        readings = [await watch.read()]
+        async with QUIET.closed():
+            for side in order:
+                try:
+                    blocks[side.role] = await side.call(workload, inputs, filled, style)
+                except Failure as failure:
+                    raise _SideFailed(side, failure) from None
+                readings.append(await watch.read())
+        return blocks, disturbance([reading for reading in readings if reading is not None])
 
     async def _check(self, workload: int, inputs: list[jw.Inputs], style: int) -> bool:
         """One secretly chosen call of the block that has just been timed."""
@@ -177,8 +219,14 @@ class Pairing:
         self.timing.decision = decision
         if rival == "reference" and self.timing.pairs >= self.plan.min_pairs:
             interval = decision.interval
-            return final or decision.verdict == "keep" or interval.hi - interval.lo < 2 * _PRECISION
+            enough = self._calls() >= _REFERENCE_CALLS * self.plan.calls
+            return final or enough or decision.verdict == "keep" or interval.hi - interval.lo < 2 * _PRECISION
         return decision.verdict != "continue"
+
+    def _calls(self) -> int:
+        """Timed calls of the candidate so far, on the workload that had the fewest."""
+        blocks = self.timing.blocks["candidate"]
+        return min((sum(len(b.claimed_ns) for b in blocks[w]) for w in self.workloads), default=0)
 
 
 async def concurrent_rounds(candidate: Contender, results: dict[int, Correctness], cores: list[int]) -> None:

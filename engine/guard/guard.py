@@ -18,7 +18,7 @@ import msgspec
 
 from engine.agent_state import CORRECT, AgentState, after_verdict
 from engine.bench.api import SEARCH_S, EvaluationPlan, PhaseSink
-from engine.errors import StoreError
+from engine.errors import Fault, StoreError
 from engine.grading import graded
 from engine.guard import gate, keep
 from engine.guard.keep import Decision
@@ -76,10 +76,7 @@ class Guard:
         self._clock = clock
         config = session.config
         self._plan = EvaluationPlan(
-            rounds=config.rounds,
-            margin=keep.effective_margin(session.margin, session.baselines.noise),
-            timing_s=SEARCH_S,
-            deadline_s=config.evaluation_deadline_s,
+            rounds=config.rounds, timing_s=SEARCH_S, deadline_s=config.evaluation_deadline_s
         )
 
     async def submit(self, submission: Submission) -> Judged:
@@ -138,10 +135,11 @@ class Guard:
     async def _measure(self, submission: Submission, solution: Solution, best: int) -> tuple[Decision, Evaluation]:
         session = self._session
         incumbent = session.incumbent(best, submission.agent).solution
-        noise = session.baselines.noise
+        noise = session.noise_of(best)
+        plan = msgspec.structs.replace(self._plan, margin=keep.effective_margin(session.margin, noise))
         async with self._inside(submission):
             evaluation = await session.bench.evaluate(
-                solution, self._plan, incumbent, self._sink(submission, confirming=False)
+                solution, plan, incumbent, self._sink(submission, confirming=False)
             )
         evaluation = graded(evaluation, session.scale)
         decision = keep.decide(evaluation, session.margin, noise)
@@ -150,14 +148,31 @@ class Guard:
         self._live(submission, Live.CONFIRMING)
         async with self._inside(submission):
             again = await session.bench.evaluate(
-                solution, self._plan.final(), incumbent, self._sink(submission, confirming=True)
+                solution, plan.final(), incumbent, self._sink(submission, confirming=True)
             )
         again = graded(again, session.scale)
         decision = keep.confirm(decision, again, session.margin, noise)
         if decision.outcome is Outcome.KEEP:
+            again = await self._with_own_noise(submission, solution, again)
+            decision = keep.confirm(decision, again, session.margin, noise)
+        if decision.outcome is Outcome.KEEP:
             slower = keep.regressions(again, session.margin, noise)
             again = msgspec.structs.replace(again, notes=[*again.notes, *slower])
         return decision, again
+
+    async def _with_own_noise(
+        self, submission: Submission, solution: Solution, evaluation: Evaluation
+    ) -> Evaluation:
+        """Where noise is the kernel's own, a new best's is measured: no KEEP on less, of it or against it."""
+        try:
+            async with self._inside(submission):
+                noise = await self._session.bench.noise_of(solution)
+        except Fault as fault:
+            return Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail)
+        if noise is None or evaluation.comparison is None:
+            return evaluation
+        comparison = msgspec.structs.replace(evaluation.comparison, noise=noise)
+        return msgspec.structs.replace(evaluation, comparison=comparison)
 
     @asynccontextmanager
     async def _inside(self, submission: Submission) -> AsyncIterator[None]:
@@ -234,7 +249,7 @@ class Guard:
             source_sha=past.source_sha,
             events=tuple(events),
             memo={"mailbox": msgspec.to_builtins(control.mailbox)},
-            then=self._afterwards(submission, past, verdict),
+            then=self._afterwards(submission, past, verdict, evaluation),
         )
 
     def _verdict(
@@ -270,18 +285,22 @@ class Guard:
         )
 
     def _afterwards(
-        self, submission: Submission, past: PastCandidate, verdict: ev.Verdict
+        self, submission: Submission, past: PastCandidate, verdict: ev.Verdict, evaluation: Evaluation | None
     ) -> Callable[[Tx, int], None]:
         """What depends on the candidate's number or on the stored memory; runs inside the transaction."""
         session = self._session
+        noise = evaluation.comparison.noise if evaluation is not None and evaluation.comparison else 0.0
         lesson = self._lesson(submission, past, verdict)
-        learnt = win_of(lesson) or trap_of(lesson, keep.BAND * self._plan.margin)
+        margin = keep.effective_margin(session.margin, session.noise_of(session.agents[verdict.agent].state.best))
+        learnt = win_of(lesson) or trap_of(lesson, keep.BAND * margin)
         write = None
         if learnt is not None:
             write = write_of(learnt, agent=submission.agent, device=session.bench.device)
         config = session.config
 
         def run(tx: Tx, number: int) -> None:
+            if noise and past.outcome is Outcome.KEEP:
+                tx.append(ev.NoiseMeasured(candidate=number, noise=noise))
             if write is not None:
                 remember(tx, msgspec.structs.replace(write, candidate=number), config)
             if tx.summary.best == number:

@@ -106,6 +106,16 @@ class Nvml:
             reason="; ".join(f"{what}: {why}" for why, what in missing.items()),
         )
 
+    def clock(self, uuid: str) -> tuple[float, list[str]]:
+        """(SM clock in MHz, what holds it down). Raises :class:`NvmlUnavailable` where it cannot be read."""
+        lib = self._lib
+        try:
+            board = self._board(lib.nvmlDeviceGetHandleByUUID(uuid))
+            mhz = float(lib.nvmlDeviceGetClockInfo(board, lib.NVML_CLOCK_SM))
+            return mhz, throttle_reasons(self._throttle_mask(board))
+        except lib.NVMLError as error:
+            raise NvmlUnavailable(str(error)) from error
+
     def _board(self, handle: Any) -> Any:
         """The GPU that a MIG instance is part of: power, heat and clocks belong to the whole board."""
         try:

@@ -65,6 +65,13 @@ class BaselinesMeasured(_Event, frozen=True):
     device_name: str = ""
 
 
+class NoiseMeasured(_Event, frozen=True):
+    """The A/A noise of a new best, where noise is the kernel's own and not the machine's (on a GPU)."""
+
+    candidate: int
+    noise: float  # as a fraction
+
+
 class CampaignPaused(_Event, frozen=True):
     by: str = "user"
 
@@ -264,6 +271,7 @@ Event = (
     CampaignStarted
     | EngineAttached
     | BaselinesMeasured
+    | NoiseMeasured
     | CampaignPaused
     | CampaignResumed
     | CampaignEnded

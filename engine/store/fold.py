@@ -92,6 +92,10 @@ def _baselines(summary: Summary, at: float, event: ev.BaselinesMeasured) -> Summ
     return _with_leader(replace(summary, agents=agents))
 
 
+def _noise(summary: Summary, at: float, event: ev.NoiseMeasured) -> Summary:
+    return replace(summary, noise_of=summary.noise_of | {event.candidate: event.noise})
+
+
 def _paused(summary: Summary, at: float, event: ev.CampaignPaused) -> Summary:
     if summary.state in ENDED:
         return summary
@@ -338,6 +342,7 @@ _STEPS: dict[type, Callable[[Summary, float, Any], Summary]] = {
     ev.CampaignStarted: _started,
     ev.EngineAttached: _attached,
     ev.BaselinesMeasured: _baselines,
+    ev.NoiseMeasured: _noise,
     ev.CampaignPaused: _paused,
     ev.CampaignResumed: _resumed,
     ev.CampaignEnded: _ended,

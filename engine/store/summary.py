@@ -96,6 +96,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     r_stop: int = 15
     margin: float = 0.02
     noise: float | None = None
+    noise_of: dict[int, float] = {}  # of candidates whose own was measured, as a fraction
     timer: str = ""
     candidates: int = 0
     outcomes: dict[str, int] = {}

@@ -25,6 +25,8 @@ def _text(event: ev.Event) -> str | None:
         case ev.BaselinesMeasured():
             noise = f"noise {event.noise * 100:.1f} %"
             return f"reference {ms(event.reference_ms)}, seed {ms(event.seed_ms)}, {noise}, timer {event.timer}"
+        case ev.NoiseMeasured():
+            return f"noise of #{event.candidate} {event.noise * 100:.1f} %"
         case ev.Verdict():
             return _verdict(event)
         case ev.CandidateError():

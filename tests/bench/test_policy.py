@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 from pathlib import Path
 
@@ -10,15 +11,17 @@ import msgspec
 import pytest
 
 from engine.bench import wire
-from engine.bench.claims import overhead_of
+from engine.bench.clocks import ClockReading, disturbance
 from engine.bench.compile_cache import MAX_BYTES, copy_regular
 from engine.bench.contender import Block
-from engine.bench.crosscheck import cross_check
+from engine.bench.crosscheck import cross_check, device_check, host_bound
 from engine.bench.evidence import write_evidence
 from engine.bench.layout import PAGE, workload_spec
+from engine.bench.noop import overhead_of
 from engine.bench.plan_calls import FRESH, HIDDEN, REFILLED, block_size, style_of_round
 from engine.bench.reasons import reason_of, status_of, verdict_of
 from engine.bench.session import slots_of
+from engine.bench.stats import process_noise_floor
 from engine.bench.unlisted import UUID, unlisted_workload
 from engine.problems.axes import resolve_axes
 from engine.problems.model import Problem, SafetensorsInput, ScalarInput
@@ -67,19 +70,59 @@ def test_a_claim_below_the_bound_is_suspected() -> None:
     assert check is not None and check.below_bound and check.suspect
 
 
-def test_on_a_gpu_launching_from_python_is_not_hidden_time() -> None:
-    host_bound = [
-        Block(0, [3000] * n, wall_ns=n * 90_000 + 200_000, cpu_ns=n * 80_000 + 100_000) for n in (3, 6) * 4
+def prelude_blocks(k: int, call_ns: int, *, cpu_ns: int = 50_000, wobble_ns: int = 15_000) -> list[Block]:
+    """Blocks for the outside clock on a GPU: 500 µs of fills before each call, 60 µs to notice the end."""
+    return [
+        Block(0, [0] * n, wall_ns=n * (500_000 + call_ns) + 60_000 + index * wobble_ns // 6, cpu_ns=n * cpu_ns)
+        for index, n in enumerate([k, 2 * k] * 3)
     ]
-    waiting = [
-        Block(0, [3000] * n, wall_ns=n * 990_000 + 200_000, cpu_ns=n * 80_000 + 100_000) for n in (3, 6) * 4
-    ]
-    idle = overhead_of(
-        [Block(0, [9000] * n, wall_ns=n * 30_000 + 200_000, cpu_ns=n * 20_000 + 100_000) for n in (3, 6) * 4]
-    )
-    honest, liar = (cross_check(b, 3, idle, None, on_gpu=True) for b in (host_bound, waiting))
-    assert honest is not None and not honest.suspect
-    assert liar is not None and liar.suspect
+
+
+@pytest.mark.parametrize(
+    ("claimed_ms", "real_ms", "suspect"),
+    [(0.003, 0.003, False), (0.003, 0.02, True), (0.1, 0.1, False), (0.1, 0.105, False), (0.1, 0.125, True)],
+)
+def test_on_a_gpu_what_keeps_the_device_busy_must_be_claimed(
+    claimed_ms: float, real_ms: float, suspect: bool
+) -> None:
+    idle = overhead_of(prelude_blocks(16, 2_000))
+    check = device_check(prelude_blocks(16, int(real_ms * MS)), claimed_ms, 16, idle, None)
+    assert check is not None and check.suspect is suspect
+
+
+@pytest.mark.parametrize(("cpu_ns", "bound"), [(50_000, False), (490_000, True), (0, True)])
+def test_a_block_that_launching_took_longest_says_nothing_of_the_device(cpu_ns: int, bound: bool) -> None:
+    assert host_bound(prelude_blocks(16, 3_000, cpu_ns=cpu_ns), 16) is bound
+
+
+def reading(mhz: float, *why: str) -> ClockReading:
+    return ClockReading(sm_mhz=mhz, throttle=why)
+
+
+@pytest.mark.parametrize(
+    ("readings", "says"),
+    [
+        ([], ""),
+        ([reading(1980), reading(1980), reading(1965)], ""),
+        ([reading(1980), reading(1980), reading(1900)], "1900 to 1980 MHz"),
+        ([reading(1755, "power cap"), reading(1750, "power cap")], ""),
+        ([reading(1980), reading(1980, "hardware thermal")], "hardware thermal"),
+    ],
+)
+def test_a_pair_counts_only_if_the_clock_stood_still(readings: list[ClockReading], says: str) -> None:
+    found = disturbance(readings)
+    assert says in found and bool(found) == bool(says)
+
+
+def test_the_noise_of_a_panel_is_what_processes_differ_by_not_what_rounds_scatter() -> None:
+    rng = random.Random(5)
+    effects = [0.01, -0.01, 0.005, -0.005, 0.0]
+    quiet = [[e + rng.gauss(0, 0.0005) for _ in range(6)] for e in effects]
+    scattered = [[rng.gauss(0, 0.01) for _ in range(6)] for _ in effects]
+    assert 0.03 < process_noise_floor(quiet) < 0.06
+    assert process_noise_floor(scattered) < process_noise_floor(quiet)
+    with pytest.raises(ValueError, match="three processes"):
+        process_noise_floor(quiet[:2])
 
 
 def test_too_few_blocks_say_nothing() -> None:

@@ -51,6 +51,15 @@ async def test_a_keep_needs_its_confirmation(lab) -> None:
     assert second.outcome == "KEEP" and second.speedup == pytest.approx(1 / 0.6)
 
 
+async def test_no_gain_is_kept_that_is_smaller_than_the_new_kernels_own_noise(lab) -> None:
+    campaign = lab(in_order(["ms=0.9 noise=0.2", "ms=0.5 noise=0.3", "ms=0.45"]), candidates=3)
+    summary = await campaign.run()
+    told = [(e.outcome, e.reason) for e in campaign.events(ev.Verdict)]
+    assert told == [("ACCEPT", "keep.unconfirmed"), ("KEEP", ""), ("ACCEPT", "keep.near-best")]
+    assert summary.noise_of == {2: 0.3}
+
+
+
 async def test_a_keep_says_which_workloads_it_slowed_down(lab) -> None:
     campaign = lab(in_order(["ms=0.6 uneven", "ms=0.5"]), candidates=2)
     await campaign.run()

@@ -1,0 +1,74 @@
+"""The outside clock over blocks with a prelude: how long do calls really keep the GPU busy?"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from engine.bench.contender import Block, Contender, Failure
+from engine.bench.crosscheck import device_check, host_bound
+from engine.bench.noop import noop_contender, noop_fault, overhead_of
+from engine.bench.plan_calls import new_seed, round_inputs, style_of_round
+from engine.bench.stats import TimingCheck
+
+if TYPE_CHECKING:
+    from engine.bench.evaluation import Trial
+
+_BLOCKS = 3  # of each size
+_MOST_CALLS = 16
+PRELUDES = (16, 64, 256)
+"""Fills before each call: about 0.5, 2 and 8 ms of an H200. The next is taken where launching takes longer."""
+
+
+async def device_checks(
+    trial: Trial, candidate: Contender, claimed_ms: Mapping[int, float], *, fresh: bool = False
+) -> dict[int, TimingCheck]:
+    """By workload. ``fresh``: the no-op is measured anew as well.
+
+    Raises :class:`Failure` of the candidate, :class:`engine.errors.Fault` of anything of ours.
+    """
+    session, style = trial.session, trial.candidate.solution.spec.destination_passing_style
+    noop = noop_contender(session, style)
+    checks: dict[int, TimingCheck] = {}
+    try:
+        for workload, claim in claimed_ms.items():
+            k = max(1, min(_MOST_CALLS, session.slots[workload] // 2))
+            blocks: list[Block] = []
+            prelude = 0
+            for prelude in PRELUDES:
+                blocks = await _blocks(trial, candidate, workload, k, prelude)
+                if not host_bound(blocks, k):
+                    break
+            key = (style, workload, k, prelude)
+            if fresh or key not in session.overheads:
+                session.overheads[key] = overhead_of(await _idle_blocks(trial, noop, workload, k, prelude))
+            check = device_check(blocks, claim, k, session.overheads[key], session.bound_ms(workload))
+            if check is not None:
+                checks[workload] = check
+    finally:
+        await noop.close()
+    return checks
+
+
+async def _idle_blocks(trial: Trial, noop: Contender, workload: int, k: int, prelude: int) -> list[Block]:
+    try:
+        return await _blocks(trial, noop, workload, k, prelude)
+    except Failure as failure:
+        raise noop_fault(failure) from None
+
+
+async def _blocks(trial: Trial, side: Contender, workload: int, k: int, prelude: int) -> list[Block]:
+    """Blocks of k and 2k calls. A secretly chosen call of a candidate's is compared like any other."""
+    blocks: list[Block] = []
+    await side.run(workload, round_inputs(1, new_seed()), style_of_round(0), prelude=prelude)
+    checked = secrets.randbelow(2 * _BLOCKS)
+    for index in range(2 * _BLOCKS):
+        inputs = round_inputs(k if index % 2 == 0 else 2 * k, new_seed())
+        style = style_of_round(index)
+        blocks.append(await side.run(workload, inputs, style, prelude=prelude))
+        if side.role == "candidate" and index == checked:
+            named = len(inputs) - 1 if side.reuses_output else secrets.randbelow(len(inputs))
+            found = await side.check(workload, inputs, [named])
+            trial.results[workload].absorb(found, style, "a call for the outside clock")
+    return blocks
