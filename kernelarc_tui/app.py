@@ -27,6 +27,7 @@ from kernelarc_tui.view import View
 if TYPE_CHECKING:
     from textual.screen import Screen
 
+    from engine.control.protocol import Answer
     from kernelarc_tui.session import Session
 
 
@@ -242,9 +243,26 @@ class KernelArcApp(App[str]):
         except KernelArcError as error:
             self.say(f"! {error.message}", "bold warning")
             return
-        took = time.monotonic() - started
-        sign, style = ("✓", "verdict-keep") if answer.ok else ("!", "bold warning")
-        self.say(f"{sign} {answer.text or verb}  ({took:.1f} s)", style)
+        self._say_answer(answer, verb, time.monotonic() - started)
+
+    @work(group="commands")
+    async def edit(self, verb: str, number: int, text: str = "") -> None:
+        """Change the campaign's record, by its engine or without one, and show the answer."""
+        import asyncio
+
+        from engine.control.client import edit
+
+        session = self.session
+        if session is None or self.refuse_if_read_only():
+            return
+        self.say(f"{verb} sent …", "muted", seconds=0)
+        started = time.monotonic()
+        try:
+            answer = await asyncio.to_thread(edit, session.folder, verb, number, text)
+        except KernelArcError as error:
+            self.say(f"! {error.message}", "bold warning")
+            return
+        self._say_answer(answer, verb, time.monotonic() - started)
 
     @work(group="commands")
     async def start_engine(self, folder: Path) -> None:
@@ -260,6 +278,10 @@ class KernelArcApp(App[str]):
             self.say(f"! {error.message}", "bold warning")
             return
         self.say("✓ the engine is starting; it continues from the store", "verdict-keep")
+
+    def _say_answer(self, answer: Answer, verb: str, took_s: float) -> None:
+        sign, style = ("✓", "verdict-keep") if answer.ok else ("!", "bold warning")
+        self.say(f"{sign} {answer.text or verb}  ({took_s:.1f} s)", style)
 
     def refuse_if_read_only(self) -> bool:
         """True, and said so, when this app must not change anything."""
@@ -340,7 +362,7 @@ class KernelArcApp(App[str]):
 
     def choose_theme(self, name: str) -> None:
         self.theme = name
-        remember("theme", name)
+        self.keep("theme", name)
         self.say(f"theme {name}", "muted")
 
     # Everywhere
@@ -352,18 +374,24 @@ class KernelArcApp(App[str]):
         for title, keys, action, node in palette_rows(screen):
             yield SystemCommand(title, keys, partial(self.run_action, action, node))
         for name in self.own_themes():
-            yield SystemCommand(f"theme {name}", "colours", partial(self.choose_theme, name))
-        yield SystemCommand("save a screenshot", "an SVG in the current folder", self.action_save_screen)
-        yield SystemCommand("ring when something needs you", "on or off", partial(self.toggle_setting, "bell"))
-        yield SystemCommand(
-            "desktop notifications", "OSC 9 and 777, on or off", partial(self.toggle_setting, "notify")
-        )
-        yield SystemCommand("leave", "nothing is stopped", self.action_leave)
+            yield SystemCommand(f"theme {name}", "", partial(self.choose_theme, name))
+        yield SystemCommand("save a screenshot, an SVG in the current folder", "", self.action_save_screen)
+        for title, name in (
+            ("ring when something needs you", "bell"),
+            ("desktop notifications (OSC 9 and 777)", "notify"),
+            ("key hints in the last row", "footer"),
+        ):
+            state = "on" if getattr(self.settings, name) else "off"
+            yield SystemCommand(f"{title}: now {state}", "", partial(self.toggle_setting, name))
+
+    def keep(self, name: str, value: Any) -> None:
+        """Use a choice from now on, and in the next start."""
+        self.settings = msgspec.structs.replace(self.settings, **{name: value})
+        remember(name, value)
 
     def toggle_setting(self, name: str) -> None:
         value = not getattr(self.settings, name)
-        self.settings = msgspec.structs.replace(self.settings, **{name: value})
-        remember(name, value)
+        self.keep(name, value)
         self.say(f"{name} is {'on' if value else 'off'}", "muted")
 
     def action_save_screen(self) -> None:
@@ -374,6 +402,12 @@ class KernelArcApp(App[str]):
             self.say(f"! {path.absolute()}: {error.strerror}", "bold warning")
             return
         self.say(f"saved {path.absolute()}", "muted")
+
+    def action_command_palette(self) -> None:
+        from kernelarc_tui.palette import Palette
+
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette())
 
     def action_help(self) -> None:
         from kernelarc_tui.screens.help import Help

@@ -10,6 +10,7 @@ from engine.problems.solution import Solution
 from engine.records import Evaluation, Outcome
 from engine.store.rows import CandidateRow
 from kernelarc_tui import fmt
+from kernelarc_tui.describe import judged
 from kernelarc_tui.paint import Line, wrap
 from kernelarc_tui.safe import one_line, source_lines
 from kernelarc_tui.view import View
@@ -24,15 +25,12 @@ class Loaded:
     evaluation: Evaluation | None
 
 
-def why_lines(row: CandidateRow, width: int) -> list[str]:
+def why_lines(row: CandidateRow) -> list[str]:
     """Two rows: the reason where there is one, then what was tried."""
-    reason = f"{row.reason}: {row.detail}" if row.reason and row.detail else row.detail or row.reason
+    reason = judged(row.reason, row.detail, row.log_ratio, row.log_ratio_lo, row.log_ratio_hi)
     tried = row.hypothesis + (f"  (predicted {row.predicted_change})" if row.predicted_change else "")
     failed = row.outcome not in (Outcome.KEEP, Outcome.ACCEPT)
-    lines = (
-        [one_line(reason, 400), one_line(tried, 400)] if failed else [one_line(tried, 400), one_line(reason, 400)]
-    )
-    return [line[: max(1, width * 2)] for line in lines]
+    return [one_line(text, 400) for text in ((reason, tried) if failed else (tried, reason))]
 
 
 def source_lines_of(solution: Solution | None) -> list[Line]:

@@ -12,6 +12,7 @@ from engine.store.reader import StoreReader
 from engine.store.rows import MemoryRow
 from engine.store.summary import Summary
 from kernelarc_tui.follow import HISTORY
+from kernelarc_tui.replayed import Doings
 from kernelarc_tui.view import Point, View
 
 SPEEDS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -30,6 +31,7 @@ class Player:
         for sample in reader.samples(limit=100_000):
             self._samples.setdefault(sample.device, []).append(sample)
         self._verdicts: list[int] = []
+        self._doings = Doings(reader)
         self.speed = 60
         self.playing = False
         self._clock = 0.0
@@ -98,6 +100,7 @@ class Player:
             summary=self.summary,
             state=self.summary.state,
             now=at,
+            live=self._doings.at(self.summary, at),
             samples=self._samples_at(at),
             memory=self._memory_at(at),
             points=self._points[: bisect.bisect_right(self._points, self.summary.candidates, key=lambda p: p[0])],

@@ -101,7 +101,8 @@ def draw(picture: Picture, width: int, height: int) -> list[Line]:
     rows = height - 2
     ticks = _ticks(scale, rows)
     margin = max(len(text) for _, text in ticks)
-    labels = 2 if picture.series else 0
+    ends = _end_labels(picture, scale, rows, most=1 if width < 30 else 2 if width < 70 else 4)
+    labels = 1 + max(len(row) for row in ends.values()) if ends else 0
     grid = _Grid(width - margin - 1 - labels, rows)
     if grid.width < 8:
         return []
@@ -110,8 +111,9 @@ def draw(picture: Picture, width: int, height: int) -> list[Line]:
         _draw_level(grid, level, scale, picture)
     for series in picture.series:
         _draw_series(grid, series, scale, picture)
-    ends = _end_labels(grid, picture, scale)
-    return _rows(grid, picture, ticks, margin, ends, labels) + _axis(picture, grid.width, margin, width)
+    for level in picture.levels:
+        _name_level(grid, level, scale)
+    return _rows(grid, picture, ticks, margin, ends) + _axis(picture, grid.width, margin, width)
 
 
 def visible_levels(levels: Sequence[Level], series: Sequence[Series], *, log: bool) -> list[Level]:
@@ -198,9 +200,22 @@ def _draw_level(grid: _Grid, level: Level, scale: _Scale, picture: Picture) -> N
         return
     for column in range(grid.width):
         _put(grid, column, fraction, "." if picture.ascii else "┄", level.style)
-    start = max(0, grid.width - len(level.label) - 1)
-    for offset, char in enumerate(f" {level.label}"[: grid.width]):
-        _put(grid, start + offset, fraction, char, level.style)
+
+
+def _name_level(grid: _Grid, level: Level, scale: _Scale) -> None:
+    """The level's name on its line, at the right end or where no trajectory runs through it."""
+    fraction = scale(level.y)
+    text = f" {level.label} "
+    if not 0.0 <= fraction <= 1.0 or len(text) > grid.width:
+        return
+    row = round((1 - fraction) * (grid.height - 1))
+    last = grid.width - len(text)
+    free = (
+        start for start in range(last, -1, -1) if not any((start + i, row) in grid.owner for i in range(len(text)))
+    )
+    start = next(free, last)
+    for offset, char in enumerate(text.rstrip() if start == last else text):
+        grid.chars[start + offset + (start == last), row] = (char, level.style)
 
 
 def _draw_series(grid: _Grid, series: Series, scale: _Scale, picture: Picture) -> None:
@@ -233,19 +248,22 @@ def _draw_series(grid: _Grid, series: Series, scale: _Scale, picture: Picture) -
             _put(grid, _column(x, picture, grid.width), scale(value), series.marker, series.style)
 
 
-def _end_labels(grid: _Grid, picture: Picture, scale: _Scale) -> dict[int, tuple[str, str]]:
-    """Row → label at the right edge, in the order of the lines; those that end on one row move apart."""
+Ends = dict[int, list[tuple[str, str]]]
+"""Row → the (label, style) of the lines that end there."""
+
+
+def _end_labels(picture: Picture, scale: _Scale, height: int, *, most: int) -> Ends:
+    """Which lines end on which row, at most ``most`` named on one; others move to the nearest row with room."""
+    ends: Ends = {}
     lines = sorted((s for s in picture.series if s.points), key=lambda s: (-s.points[-1][1], s.label))
-    rows: list[int] = []
     for series in lines:
         fraction = min(1.0, max(0.0, scale(series.points[-1][1])))
-        want = round((1 - fraction) * (grid.height - 1))
-        rows.append(max(want, rows[-1] + 1) if rows else want)
-    bottom = grid.height - 1
-    for index in range(len(rows) - 1, -1, -1):  # what was pushed out at the bottom pushes the others up
-        rows[index] = min(rows[index], bottom)
-        bottom = rows[index] - 1
-    return {row: (series.label, series.style) for row, series in zip(rows, lines, strict=True) if row >= 0}
+        want = round((1 - fraction) * (height - 1))
+        near = sorted(range(height), key=lambda row: (abs(row - want), -row))
+        row = next((row for row in near if len(ends.get(row, ())) < most), None)
+        if row is not None:
+            ends.setdefault(row, []).append((series.label, series.style))
+    return ends
 
 
 def _rows(
@@ -253,8 +271,7 @@ def _rows(
     picture: Picture,
     ticks: list[tuple[int, str]],
     margin: int,
-    ends: dict[int, tuple[str, str]],
-    labels: int,
+    ends: Ends,
 ) -> list[Line]:
     named = dict(ticks)
     rows = []
@@ -263,9 +280,10 @@ def _rows(
         bar = ("+" if y in named else "|") if picture.ascii else ("┤" if y in named else "│")
         line.add(bar, "faint")
         _add_runs(line, grid.row(y))
-        if labels and y in ends:
-            text, style = ends[y]
-            line.add(f" {text[:1]}", f"bold {style}")
+        if y in ends:
+            line.add(" ")
+            for text, style in ends[y]:
+                line.add(text, f"bold {style}")
         rows.append(line)
     return rows
 

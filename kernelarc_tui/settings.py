@@ -29,11 +29,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     footer: bool = True
     axis: str = "candidates"  # candidates | time | dollars
     log_scale: bool = False
+    events: bool = False  # the stream shows all events, not only outcomes
     diff: str = "unified"  # unified | split
     keys: dict[str, str] = {}
 
 
-REMEMBERED = ("theme", "bell", "notify", "footer", "axis", "log_scale", "diff")
+REMEMBERED = ("theme", "bell", "notify", "footer", "axis", "log_scale", "events", "diff")
 
 
 def config_path() -> Path:

@@ -110,20 +110,26 @@ def guard_writer() -> None:
 
 
 def handle_signals(app: KernelArcApp) -> None:
-    """TERM, HUP and QUIT leave a clean terminal: the app exits as if asked to."""
+    """TERM, HUP and QUIT leave a clean terminal: the app exits as if asked to.
+
+    The handlers are Python's own, not the event loop's: a terminal that takes no output blocks the loop, and only
+    a handler that runs in between can then start the last resort.
+    """
     import asyncio
     import contextlib
     import signal
     import threading
+    from types import FrameType
 
-    def leave(number: signal.Signals) -> None:
+    loop = asyncio.get_running_loop()
+
+    def leave(number: int, frame: FrameType | None) -> None:
         # Nobody can press a key any more if leaving gets stuck, so the process then ends by itself.
         last_resort = threading.Timer(_LEAVE_WITHIN_S, os._exit, (128 + number,))
         last_resort.daemon = True
         last_resort.start()
-        app.leave_on_signal()
+        loop.call_soon_threadsafe(app.leave_on_signal)
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
-            loop.add_signal_handler(number, leave, number)
+        with contextlib.suppress(ValueError):  # not the main thread
+            signal.signal(number, leave)

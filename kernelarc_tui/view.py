@@ -10,6 +10,8 @@ from engine.store.rows import LiveRow, MemoryRow
 from engine.store.summary import AgentSummary, Note, Summary
 from kernelarc_tui.themes import AGENT_COLORS
 
+NEW_BEST = "best.new"  # code of the note that the engine leaves with every new best
+
 Point = tuple[int, str, str, float | None]
 """One judged candidate, for the plot: (number, agent, outcome, latency_ms)."""
 
@@ -66,6 +68,7 @@ def doing(view: View, agent: AgentSummary) -> tuple[str, float | None]:
 
 
 def attention(view: View) -> list[Note]:
-    """Standing notes, the most urgent and newest first."""
+    """Standing notes, the most urgent and newest first. A new best is news only while the campaign goes on."""
     order = {"error": 0, "warning": 1, "info": 2}
-    return sorted(view.summary.attention, key=lambda note: (order.get(note.level, 3), -note.at))
+    notes = [note for note in view.summary.attention if view.running or note.code != NEW_BEST]
+    return sorted(notes, key=lambda note: (order.get(note.level, 3), -note.at))

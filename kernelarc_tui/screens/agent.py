@@ -55,7 +55,8 @@ class AgentHead(Painted):
         second.add(f"  {fmt.times(found.best_speedup)}").add(
             f" ref  #{found.best}" if found.best else "  the seed", "muted"
         )
-        second.add(f"  r {found.r} of {summary.r_stop}, draft at {summary.r_draft}  {share} candidates", "muted")
+        second.add(f"  {found.r} without gain", "warning" if found.r >= summary.r_draft else "muted")
+        second.add(f" (draft at {summary.r_draft}, stop at {summary.r_stop})  {share} candidates", "muted")
         if found.cost_usd or found.tokens:
             second.add(f"  {fmt.money(found.cost_usd)}  {fmt.count(found.tokens)} tokens", "muted")
         why = (
@@ -96,12 +97,11 @@ class AgentScreen(CampaignScreen):
 
     def compose(self) -> ComposeResult:
         yield AgentHead(self.agent)
-        with Horizontal(id="body"):
-            with Vertical(id="left"):
+        with Vertical(id="body"):
+            with Horizontal(id="top"):
                 yield TextPane(id="reply", follow=True, empty="no reply is being written")
-                yield OutcomeStream(id="stream")
-            with Vertical(id="right"):
                 yield TrajectoryPlot(id="plot", ascii=self.kernelarc.ascii, only=self.agent)
+            yield OutcomeStream(id="stream")
         yield KeyLine(id="keys")
 
     def on_mount(self) -> None:

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from textual import events
 from textual.screen import Screen
 
 
-class SizedScreen(Screen[None]):
+class Steady:
+    """For every screen: forgets news of a size that the terminal no longer has.
+
+    A Textual screen answers each resize by posting another to itself. When two sizes are under way at once (a
+    terminal of 0×0 cells at the start, a window dragged over a slow line) they chase each other for ever.
+    """
+
+    async def _on_resize(self, event: events.Resize) -> None:
+        if isinstance(self, Screen) and event.size != self.app.size:
+            event.stop()
+            event.prevent_default()
+
+
+class SizedScreen(Steady, Screen[None]):
     """Knows its breakpoints before its first layout, so that no frame of another shape flashes by."""
 
     def after_layout(self, call: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
@@ -72,9 +73,9 @@ class CampaignScreen(SizedScreen):
     def view(self) -> View:
         return self.session.view
 
+    @abstractmethod
     def show_view(self, view: View) -> None:
         """Show the campaign at another moment."""
-        raise NotImplementedError
 
     def chosen_agent(self) -> str:
         """The agent that a control goes to; empty when there is no agent at all."""
@@ -176,7 +177,7 @@ class CampaignScreen(SizedScreen):
         )
         choices = (Choice("n", "no, leave it", ""), Choice("y", f"yes, veto #{number}", "yes", "verdict-reject"))
         if await self.app.push_screen_wait(Choose(f"Veto #{number}?", detail, choices)):
-            self.kernelarc.command("veto", number=number)
+            self.kernelarc.edit("veto", number)
 
     @work(group="ask")
     async def action_stop(self) -> None:

@@ -17,7 +17,6 @@ from kernelarc_tui.glyphs import OUTCOMES
 from kernelarc_tui.paint import Line
 from kernelarc_tui.safe import one_line
 from kernelarc_tui.screens.campaign import CampaignScreen, Hint
-from kernelarc_tui.settings import remember
 from kernelarc_tui.view import View, label_of, style_of
 from kernelarc_tui.widgets.keyline import KeyLine
 from kernelarc_tui.widgets.painted import Painted
@@ -65,7 +64,7 @@ class CandidateHead(Painted):
         line.end(Line(" · ".join(word for word in words if word), "muted"), width)
         return [
             line,
-            *(Line(text, "" if index == 0 else "muted") for index, text in enumerate(why_lines(row, width))),
+            *(Line().fit(text, width, "" if index == 0 else "muted") for index, text in enumerate(why_lines(row))),
         ]
 
 
@@ -273,7 +272,7 @@ class CandidateScreen(CampaignScreen):
         settings = self.kernelarc.settings
         chosen = "unified" if settings.diff == "split" else "split"
         self.kernelarc.settings = msgspec.structs.replace(settings, diff=chosen)
-        remember("diff", chosen)
+        self.kernelarc.keep("diff", chosen)
         self._texts.pop(TABS.index("diff"), None)
         self.action_tab(TABS.index("diff"))
 

@@ -11,7 +11,8 @@ from textual.content import Content
 from textual.screen import ModalScreen, Screen
 
 from kernelarc_tui.keys import key_groups
-from kernelarc_tui.paint import Line
+from kernelarc_tui.paint import Line, wrap
+from kernelarc_tui.screens.base import Steady
 from kernelarc_tui.settings import config_path
 from kernelarc_tui.widgets.text_pane import TextPane
 
@@ -21,11 +22,13 @@ LEGEND = (
     ("R revert", "verdict-revert", "slower, wrong or crashed: back to the best"),
     ("x reject", "verdict-reject", "failed the gate before any benchmark"),
     ("E error", "verdict-error", "the machine's, the model's or our fault: no position taken"),
-    ("▮▮▯▯▯", "", "benched tries without improvement: full means it must draft"),
+    ("▮▮▯▯▯", "", "stuck: benched tries in a row without a gain; full means it must draft something new"),
+    ("★", "verdict-keep", "holds the best of the campaign"),
+    ("+ win", "verdict-keep", "worked and was measured; − trap: tried, and why it is a dead end"),
 )
 
 
-class Help(ModalScreen[None]):
+class Help(Steady, ModalScreen[None]):
     DEFAULT_CSS: ClassVar[str] = """
     Help { align: center middle; background: $background 60%; }
     Help > Vertical {
@@ -49,26 +52,44 @@ class Help(ModalScreen[None]):
 
     def on_mount(self) -> None:
         pane = self.query_one(TextPane)
-        pane.show(help_lines(self.about))
         pane.focus()
+        self.call_after_refresh(self._fill)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._fill)
+
+    def _fill(self) -> None:
+        pane = self.query_one(TextPane)
+        pane.show(help_lines(self.about, pane.scrollable_content_region.width), top=False)
 
 
-def help_lines(screen: Screen[Any]) -> list[Line]:
+def help_lines(screen: Screen[Any], width: int) -> list[Line]:
+    """Keys, what they do and, where there is room for it, the id to change them by."""
+    groups = key_groups(screen)
+    everything = [row for _, rows in groups for row in rows]
+    keys_width = max((len(keys) for keys, _, _ in everything), default=0)
+    id_width = max((len(binding_id) for _, _, binding_id in everything), default=0)
+    room = max(20, width - 2 - keys_width - 2)
+    text_width = min(room - id_width - 2, max((len(text) for _, text, _ in everything), default=0))
     lines: list[Line] = []
-    for title, rows in key_groups(screen):
+    for title, rows in groups:
         lines.append(Line(title, "bold primary"))
         for keys, text, binding_id in rows:
-            line = Line("  ").fit(keys, 13, "bold rule-focus").add(" ").fit(text, 40).add(" ")
-            lines.append(line.add(binding_id, "faint"))
+            line = Line("  ").fit(keys, keys_width, "bold rule-focus").add("  ")
+            if text_width < 36:
+                lines.append(line.fit(text, room))
+            else:
+                lines.append(line.fit(text, text_width).add("  ").add(binding_id, "faint"))
         lines.append(Line())
-    lines.append(Line("Outcomes", "bold primary"))
+    lines.append(Line("Signs", "bold primary"))
     for name, style, text in LEGEND:
-        lines.append(Line("  ").fit(name, 13, f"bold {style}").add(" ").add(text))
-    lines += [
-        Line(),
-        Line("Leaving stops nothing: the engine is its own process. kernelarc attach comes back.", "muted"),
-        Line("Keys can be changed by the id at the end of each row, in the configuration file:", "muted"),
-        Line(f"  {config_path()}", "muted"),
-        Line("  keys: {do.draft: ctrl+t}", "muted"),
-    ]
-    return lines
+        first, *rest = wrap(text, max(20, width - 13))
+        lines.append(Line("  ").fit(name, 9, f"bold {style}").add("  ").add(first))
+        lines += [Line(" " * 13).add(part) for part in rest]
+    notes = (
+        "Leaving stops nothing: the engine is its own process. kernelarc attach comes back.",
+        "Keys can be changed by their id (the last column) in the configuration file:",
+        f"  {config_path()}",
+        "  keys: {do.draft: ctrl+t}",
+    )
+    return [*lines, Line(), *(Line(part, "muted") for note in notes for part in wrap(note, max(20, width)))]

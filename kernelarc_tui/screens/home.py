@@ -118,6 +118,9 @@ def _cells(entry: CampaignEntry, now: float) -> list[tuple[str, str]]:
     ]
 
 
+_ORDER: dict[str, int] = {CampaignState.RUNNING: 0, CampaignState.STARTING: 0, CampaignState.PAUSED: 1}
+
+
 class CampaignFacts(Painted):
     """Two lines about the selected campaign."""
 
@@ -135,7 +138,10 @@ class CampaignFacts(Painted):
         if self.entry is None:
             return []
         entry = self.entry
-        first = Line(one_line(entry.problem, 60), "bold").add(f"  {one_line(entry.kernel_type, 20)}", "muted")
+        device = one_line(entry.device_name or entry.device, 24)
+        first = Line(one_line(entry.problem, 60), "bold").add(
+            f"  {device}  {one_line(entry.kernel_type, 20)}", "muted"
+        )
         first.add(
             f"  {one_line(entry.config, 20)}  {entry.agents} agents  ran {fmt.clock(entry.elapsed_s)}", "muted"
         )
@@ -207,6 +213,7 @@ class Home(SizedScreen):
     def _show(self) -> None:
         wanted = self._text.lower()
         shown = [e for e in self._entries if wanted in f"{e.name} {e.problem} {e.state}".lower()]
+        shown.sort(key=lambda entry: _ORDER.get(entry.state, 2))  # newest first within each
         table = self.query_one(CampaignList)
         table.show(shown, clock.now())
         running = sum(1 for entry in self._entries if entry.state == CampaignState.RUNNING)

@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 
 from engine.store.summary import Summary
 from kernelarc_tui import fmt
+from kernelarc_tui.glyphs import short_strategy
 from kernelarc_tui.paint import Line
 from kernelarc_tui.safe import one_line
 from kernelarc_tui.screens.campaign import CampaignScreen, Hint
@@ -93,7 +94,9 @@ class LeaderTable(RowList):
         if width >= 70:
             line.fit(fmt.NONE if entry.score is None else f"{entry.score:.2f}", 8, "muted", right=True)
             line.fit(str(len(agent.keeps)) if top else "", 7, "muted", right=True)
-        text = f"{agent.strategy} · {agent.model or agent.spec.proposer}" if top else ""
+        room = width - line.width - 2
+        strategy = agent.strategy if len(agent.strategy) <= room else short_strategy(agent.strategy)
+        text = f"{strategy} · {agent.model or agent.spec.proposer}" if top else ""
         return line.add("  ").fit(one_line(text, 100), max(0, width - line.width), "muted")
 
     def _behind(self, entry: Entry) -> str:

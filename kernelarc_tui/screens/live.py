@@ -14,7 +14,6 @@ from kernelarc_tui import clock
 from kernelarc_tui.feed import FeedFilter
 from kernelarc_tui.glyphs import OUTCOMES
 from kernelarc_tui.screens.campaign import CampaignScreen, Hint
-from kernelarc_tui.settings import remember
 from kernelarc_tui.view import View
 from kernelarc_tui.widgets.agents import AgentsTable
 from kernelarc_tui.widgets.device import DevicePanel
@@ -26,7 +25,7 @@ from kernelarc_tui.widgets.plot import TrajectoryPlot
 from kernelarc_tui.widgets.row_list import RowList
 from kernelarc_tui.widgets.stream import OutcomeStream
 
-LEFT = ("plot", "stream")
+ZOOMS = ("zoom-plot", "zoom-stream", "zoom-right")  # what of the layout makes room for the zoomed pane
 
 
 class Live(CampaignScreen):
@@ -59,16 +58,16 @@ class Live(CampaignScreen):
     def compose(self) -> ComposeResult:
         app = self.kernelarc
         yield Header(id="header")
-        with Horizontal(id="body"):
-            with Vertical(id="left"):
+        with Vertical(id="body"):
+            with Horizontal(id="top"):
                 plot = TrajectoryPlot(id="plot", ascii=app.ascii)
                 plot.axis, plot.log_scale = app.settings.axis, app.settings.log_scale
                 yield plot
-                yield OutcomeStream(id="stream")
-            with Vertical(id="right"):
-                yield AgentsTable(id="agents")
-                yield DevicePanel(id="device", ascii=app.ascii)
-                yield MemoryPanel(id="memory")
+                with Vertical(id="right"):
+                    yield AgentsTable(id="agents")
+                    yield DevicePanel(id="device", ascii=app.ascii)
+                    yield MemoryPanel(id="memory")
+            yield OutcomeStream(id="stream")
         yield KeyLine(id="keys")
 
     def on_mount(self) -> None:
@@ -76,7 +75,7 @@ class Live(CampaignScreen):
             self.query_one(f"#{name}").add_class("pane")
         super().on_mount()
         stream = self.query_one(OutcomeStream)
-        stream.attach(self.session.feed(FeedFilter()), self.view.summary)
+        stream.attach(self.session.feed(FeedFilter(everything=self.kernelarc.settings.events)), self.view.summary)
         self.show_view(self.view)
         self.set_interval(1.0, self._tick)
 
@@ -119,9 +118,9 @@ class Live(CampaignScreen):
         scale = " · log" if plot.log_scale else ""
         over = "" if plot.axis == "candidates" else f" over {plot.axis}"
         titles = {
-            "plot": f"best so far, ms{over}{scale}",
+            "plot": f"best so far, ms{scale}" if not over else f"best ms{over}{scale}",
             "stream": f"outcomes · {stream.filter.words}" if stream.filter.words else "outcomes",
-            "agents": "agents",
+            "agents": self.query_one(AgentsTable).heading(self.query_one(AgentsTable).row_width),
             "memory": f"memory · {view.summary.wins} wins · {view.summary.traps} traps",
         }
         for name, text in titles.items():
@@ -149,7 +148,7 @@ class Live(CampaignScreen):
 
     def action_zoom(self) -> None:
         if self.has_class("zoomed"):
-            self.remove_class("zoomed", "zoom-left", "zoom-right")
+            self.remove_class("zoomed", *ZOOMS)
             return
         focused = self.focused
         self._zoom(focused.id if focused is not None and focused.id else "plot")
@@ -157,28 +156,29 @@ class Live(CampaignScreen):
     def _zoom(self, name: str) -> None:
         for pane in self.query(".pane"):
             pane.set_class(pane.id == name, "shown")
-        self.remove_class("zoom-left", "zoom-right")
-        self.add_class("zoomed", "zoom-left" if name in LEFT else "zoom-right")
+        self.remove_class(*ZOOMS)
+        self.add_class("zoomed", f"zoom-{name}" if f"zoom-{name}" in ZOOMS else "zoom-right")
 
     def action_back_soft(self) -> None:
         stream = self.query_one(OutcomeStream)
         if self.has_class("zoomed"):
             self.action_zoom()
-        elif stream.filter != FeedFilter():
-            self._filter(FeedFilter())
+        elif stream.filter != (unfiltered := FeedFilter(everything=stream.filter.everything)):
+            self._filter(unfiltered)
         else:
             super().action_back_soft()
 
     def action_axis(self) -> None:
-        remember("axis", self.query_one(TrajectoryPlot).cycle_axis())
+        self.kernelarc.keep("axis", self.query_one(TrajectoryPlot).cycle_axis())
         self._titles(self.view)
 
     def action_log(self) -> None:
-        remember("log_scale", self.query_one(TrajectoryPlot).toggle_log())
+        self.kernelarc.keep("log_scale", self.query_one(TrajectoryPlot).toggle_log())
         self._titles(self.view)
 
     def action_everything(self) -> None:
         chosen = self.query_one(OutcomeStream).filter
+        self.kernelarc.keep("events", not chosen.everything)
         self._filter(replace(chosen, everything=not chosen.everything, outcome=""))
 
     def action_cycle_outcome(self) -> None:

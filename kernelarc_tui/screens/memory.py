@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -11,8 +10,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 
-from engine.errors import KernelArcError
-from engine.records import CampaignState
 from engine.store.rows import MemoryRow
 from kernelarc_tui import fmt
 from kernelarc_tui.paint import Line, wrap
@@ -188,7 +185,7 @@ class MemoryScreen(CampaignScreen):
     def action_pin(self) -> None:
         entry = self.query_one(MemoryPanel).selected
         if entry is not None:
-            self._change("memory.unpin" if entry.pinned else "memory.pin", entry)
+            self.kernelarc.edit("memory.unpin" if entry.pinned else "memory.pin", entry.id)
 
     @work(group="ask")
     async def action_expire(self) -> None:
@@ -204,7 +201,7 @@ class MemoryScreen(CampaignScreen):
         )
         title = f"Expire {one_line(entry.strategy, 44)}?"
         if await self.app.push_screen_wait(Choose(title, detail, choices)):
-            self._change("memory.expire", entry)
+            self.kernelarc.edit("memory.expire", entry.id)
 
     @work(group="ask")
     async def action_note(self) -> None:
@@ -217,25 +214,7 @@ class MemoryScreen(CampaignScreen):
             Ask("Note", "Your own words; empty takes it away.", value=entry.note)
         )
         if text is not None:
-            self._change("memory.note", entry, text.strip())
-
-    @work(group="commands")
-    async def _change(self, verb: str, entry: MemoryRow, text: str = "") -> None:
-        """Through the engine where one runs, else under the campaign's lock."""
-        if self.kernelarc.refuse_if_read_only():
-            return
-        ended = self.view.state in (CampaignState.FINISHED, CampaignState.STOPPED, CampaignState.INTERRUPTED)
-        if not ended:
-            await self.kernelarc.command(verb, number=entry.id, text=text).wait()
-            return
-        from engine.control.client import edit
-
-        try:
-            said = (await asyncio.to_thread(edit, self.session.folder, verb, entry.id, text)).text
-        except KernelArcError as error:
-            self.kernelarc.say(f"! {error.message}", "bold warning")
-            return
-        self.kernelarc.say(f"✓ {said}", "verdict-keep")
+            self.kernelarc.edit("memory.note", entry.id, text.strip())
 
 
 def detail_lines(entry: MemoryRow, view: View, width: int) -> list[Line]:
@@ -264,8 +243,11 @@ def detail_lines(entry: MemoryRow, view: View, width: int) -> list[Line]:
     )
     if entry.candidate:
         line.add(f"  #{entry.candidate}", "muted")
-    line.add(f"  {entry.kernel_type} on {one_line(entry.device, 40)}  {fmt.date(entry.at)}", "muted")
-    lines += [Line(), line]
+    where = Line(
+        f"{one_line(entry.kernel_type, 40)} on {one_line(entry.device, 40)}  {fmt.date(entry.at)}", "muted"
+    )
+    fits = line.width + 2 + where.width <= width
+    lines += [Line(), line.add("  ").extend(where)] if fits else [Line(), line, where]
     facts = [
         f"stands for {entry.merged} of its kind" if entry.merged > 1 else "",
         "pinned" if entry.pinned else "",

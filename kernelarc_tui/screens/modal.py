@@ -15,6 +15,7 @@ from textual.widgets import Input, Static
 
 from kernelarc_tui.paint import Line
 from kernelarc_tui.safe import one_line
+from kernelarc_tui.screens.base import Steady
 from kernelarc_tui.widgets.row_list import RowList
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ class ChoiceList(RowList):
         return line.fit(one_line(choice.label, 200), max(0, width - line.width), choice.style)
 
 
-class Modal(ModalScreen[T]):
+class Modal(Steady, ModalScreen[T]):
     """A titled box in the middle of the screen."""
 
     DEFAULT_CSS: ClassVar[str] = """

@@ -141,17 +141,14 @@ def _used(view: View) -> dict[str, int]:
 def _detail(row: Shown, width: int) -> list[Line]:
     from kernelarc_tui.highlighting import highlight
 
-    lines = [
-        Line(
-            "may be used: " if row.usable else "not here: ", "bold verdict-keep" if row.usable else "bold warning"
-        )
-    ]
-    lines[0].add(one_line(row.why, 300))
+    head, style = ("may be used:", "bold verdict-keep") if row.usable else ("not here:", "bold warning")
+    first, *rest = wrap(f"{head} {one_line(row.why, 300)}", width)
+    lines = [Line(head, style).add(first[len(head) :]), *map(Line, rest)]
     if row.skill is None:
         return lines
     lines += [Line(part, "muted") for part in wrap(one_line(row.skill.description, 1000), width)]
     if row.skill.recipes:
-        lines.append(Line(f"recipes: {', '.join(row.skill.recipes)}", "muted"))
+        lines += [Line(part, "muted") for part in wrap(f"recipes: {', '.join(row.skill.recipes)}", width)]
     lines.append(Line())
     folded = "\n".join(part for line in _unwrapped(row.skill.body) for part in wrap(line, width))
     return lines + highlight(folded, "x.md")

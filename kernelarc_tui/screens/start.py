@@ -19,6 +19,7 @@ from engine.config import PRESETS, CampaignConfig
 from engine.errors import BadInput, KernelArcError
 from kernelarc_tui.paint import Line
 from kernelarc_tui.safe import one_line
+from kernelarc_tui.screens.base import Steady
 from kernelarc_tui.widgets.form import Box, Cycle, FormRow
 from kernelarc_tui.widgets.row_list import RowList
 
@@ -68,7 +69,7 @@ class ProblemList(RowList):
         return line.add(" ").fit(one_line(about, 120), max(0, width - line.width), "muted")
 
 
-class StartForm(ModalScreen[Path | None]):
+class StartForm(Steady, ModalScreen[Path | None]):
     """Returns the folder of the campaign that was started, or ``None``."""
 
     DEFAULT_CSS: ClassVar[str] = """

@@ -16,6 +16,12 @@ from kernelarc_tui.view import View, doing, label_of, style_of
 from kernelarc_tui.widgets.row_list import RowList
 
 TIMED = (AgentState.PROPOSING, AgentState.WAITING_MODEL, AgentState.WAITING_DEVICE, AgentState.COMPILING)
+_SHORT: dict[str, str] = {  # beside seconds in a narrow column
+    AgentState.PROPOSING: "propose",
+    AgentState.WAITING_MODEL: "model",
+    AgentState.WAITING_DEVICE: "device",
+    AgentState.COMPILING: "compile",
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ def _state(view: View, agent: AgentSummary, width: int) -> Line:
     if seconds is not None and state in TIMED:
         text = f"{state} {fmt.span(seconds)}"
         if len(text) > width:
-            text = f"{state.split()[-1]} {fmt.span(seconds)}"
+            text = f"{_SHORT[state]} {fmt.span(seconds)}"
     return Line().fit(text, width, style)
 
 
@@ -92,6 +98,7 @@ def _tokens(view: View, agent: AgentSummary, width: int) -> Line:
     return Line().fit(fmt.count(agent.tokens) if agent.tokens else fmt.NONE, width, "muted", right=True)
 
 
+HEADER_LEAST = 56
 COLUMNS = (
     Column("strategy", 9, 0, _strategy),
     Column("doing", 11, 0, _state),
@@ -112,7 +119,9 @@ def columns_for(width: int) -> list[tuple[Column, int]]:
     """The columns that a panel of this width shows, with their widths; what is left over goes where it helps."""
     shown = [column for column in COLUMNS if width >= column.least]
     widths = {column.title: column.width for column in shown}
-    spare = width - 3 - sum(widths.values()) - (len(shown) - 1)
+    spare = width - 4 - sum(widths.values()) - (len(shown) - 1)
+    if width < HEADER_LEAST:
+        spare = max(0, spare - 2)  # the title that names the columns ends before the edge
     for title, useful in _GROWTH:
         if title in widths and widths[title] < useful:
             grow = min(spare, useful - widths[title])
@@ -145,20 +154,33 @@ class AgentsTable(RowList):
         return len(self.view.summary.agents)
 
     def has_header(self, width: int) -> bool:
-        return width >= 56
+        return width >= HEADER_LEAST
 
     def header_line(self, width: int) -> Line:
-        line = Line("   ")
+        line = Line("    ")
         for index, (column, size) in enumerate(columns_for(width)):
             line.add(" " if index else "").fit(column.title, size, "faint", right=column.right)
         return line
+
+    def heading(self, width: int) -> str:
+        """The pane's title; where there is no room for a header row it names the columns."""
+        if self.has_header(width) or width < 30:
+            return "agents"
+        columns = columns_for(width)
+        line = Line("agents").to(2 + columns[0][1])  # the title starts two cells into the pane
+        for column, size in columns[1:]:
+            title = "stuck" if column.title == "plateau" else column.title
+            line.add(" ").fit(title, size, right=column.right)
+        return line.text.rstrip()
 
     def row_line(self, index: int, width: int, *, selected: bool) -> Line:
         agent = self.view.agents[index]
         summary = self.view.summary
         style = style_of(summary, agent.spec.name)
         line = Line("▸" if selected else " ", "rule-focus")
-        line.fit(label_of(summary, agent.spec.name), 2 if len(summary.agents) > 9 else 1, f"bold {style}").to(3)
+        line.fit(label_of(summary, agent.spec.name), 2 if len(summary.agents) > 9 else 1, f"bold {style}")
+        leads = bool(summary.best) and agent.spec.name == summary.best_agent
+        line.add("★" if leads else " ", "bold verdict-keep").to(4)
         for position, (column, size) in enumerate(columns_for(width)):
             line.add(" " if position else "").extend(column.cell(self.view, agent, size))
         return line

@@ -10,7 +10,7 @@ from kernelarc_tui import fmt
 from kernelarc_tui.glyphs import LEVELS, OUTCOMES, STATES
 from kernelarc_tui.paint import Line, width_of
 from kernelarc_tui.safe import one_line
-from kernelarc_tui.view import View, attention, label_of, style_of
+from kernelarc_tui.view import NEW_BEST, View, attention, label_of, style_of
 from kernelarc_tui.widgets.painted import Painted
 
 
@@ -82,9 +82,9 @@ def second_line(view: View, width: int) -> Line:
     """The best and who holds it on the left, what needs a person on the right."""
     summary = view.summary
     notes = attention(view)
-    line = _best(summary, width if not notes or width >= 100 else 0)
+    line = _best(summary, width)
     if notes:
-        line.end(_attention(notes, summary, width - line.width - 2), width)
+        line.end(_attention(notes, view, width - line.width - 2), width)
     elif width >= 110:
         line.end(_counts(summary), width)
     return line
@@ -103,19 +103,21 @@ def _best(summary: Summary, width: int) -> Line:
         line.add(f"  {summary.roofline_ms / summary.best_ms * 100:.0f} %").add(" of bound", "muted")
     if summary.best:
         who = label_of(summary, summary.best_agent)
-        line.add("  ").add(f"agent {who}" if width >= 72 else who, style_of(summary, summary.best_agent))
+        line.add("  ").add(f"agent {who}" if width >= 60 else who, style_of(summary, summary.best_agent))
         line.add(f" #{summary.best}", "muted")
     elif summary.best_ms is not None:
         line.add("  the seed", "muted")
     return line
 
 
-def _attention(notes: list[Note], summary: Summary, room: int) -> Line:
-    note = notes[0]
+def _attention(notes: list[Note], view: View, room: int) -> Line:
+    note, summary = notes[0], view.summary
     sign, style = LEVELS.get(note.level, LEVELS["warning"])
     more = f" +{len(notes) - 1}" if len(notes) > 1 else ""
     who = f"agent {label_of(summary, note.agent)}: " if note.agent and label_of(summary, note.agent) else ""
     text = one_line(f"{who}{note.text}", 200)
+    if note.code == NEW_BEST:  # which one it is stands on the left already
+        text = f"new best {fmt.span(max(0.0, view.now - note.at))} ago"
     line = Line(f"{sign} ", style)
     space = room - line.width - len(more)
     if space < 6:

@@ -33,6 +33,7 @@ class KeyLine(Painted):
 
     def show(self, hints: Sequence[tuple[str, str, str]]) -> None:
         self.hints = hints
+        self._show_or_hide()
         self.repaint()
 
     def say(self, text: str, style: str = "", *, seconds: float = ANSWER_S) -> None:
@@ -41,6 +42,7 @@ class KeyLine(Painted):
         if self._timer is not None:
             self._timer.stop()
         self._timer = self.set_timer(seconds, self._forget) if seconds else None
+        self._show_or_hide()
         self.repaint()
 
     def paint(self, width: int, height: int) -> list[Line]:
@@ -83,4 +85,10 @@ class KeyLine(Painted):
 
     def _forget(self) -> None:
         self.answer = ""
+        self._show_or_hide()
         self.repaint()
+
+    def _show_or_hide(self) -> None:
+        """Who wants no hints gets the row back, but still sees every answer."""
+        settings = getattr(self.app, "settings", None)
+        self.display = bool(self.answer) or settings is None or settings.footer

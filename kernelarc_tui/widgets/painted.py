@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar
 
 from rich.style import Style
@@ -57,9 +58,9 @@ class Painted(Widget):
         self._painted_for: tuple[object, ...] = ()
         self._under: Style | None = None
 
+    @abstractmethod
     def paint(self, width: int, height: int) -> list[Line]:
         """The rows to show, at most ``height``; each is cut or padded to ``width`` cells."""
-        raise NotImplementedError
 
     def repaint(self) -> None:
         """Draw again; cells that look the same as before are not sent."""

@@ -5,6 +5,7 @@ The base of every table and stream here. Appending, scrolling and moving the cur
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar
 
 from rich.style import Style
@@ -69,11 +70,13 @@ class RowList(ScrollView, can_focus=True):
 
     # What subclasses say.
 
+    @abstractmethod
     def row_count(self) -> int:
-        raise NotImplementedError
+        """How many rows there are now."""
 
+    @abstractmethod
     def row_line(self, index: int, width: int, *, selected: bool) -> Line:
-        raise NotImplementedError
+        """Row ``index``, in at most ``width`` cells."""
 
     def has_header(self, width: int) -> bool:
         """Whether there is a row above the rows that does not scroll: :meth:`header_line`."""

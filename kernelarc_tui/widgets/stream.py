@@ -80,7 +80,7 @@ class OutcomeStream(RowList):
 
 
 def stream_line(row: EventRow, summary: Summary, width: int) -> Line:
-    """One row; what does not fit is left out from the right: strategy first, then seconds, then text."""
+    """One row: when, who, outcome, strategy, numbers, why; narrow, what has no numbers gives their room to why."""
     wide = width >= 70
     line = Line().add(fmt.wall(row.at, seconds=width >= 100), "faint").add(" ")
     line.fit(
@@ -89,17 +89,19 @@ def stream_line(row: EventRow, summary: Summary, width: int) -> Line:
     line.add(" ").fit(f"#{row.number}" if row.number else "", 5 if summary.candidates > 999 else 4, "muted")
     line.add(" ").add(row.letter, f"bold {row.style}" if "bold" not in row.style else row.style)
     line.add(" ").fit(row.word, 7 if wide else 6, row.style)
+    if wide and row.strategy:
+        size = 10 if width < 130 else 25
+        name = row.strategy if len(row.strategy) <= size else short_strategy(row.strategy)
+        line.add(" ").fit(name, size, "muted")
+    elif width >= 110:
+        line.add(" " * (11 if width < 130 else 26))
     if row.latency:
         line.add(" ").fit(row.latency, 6, right=True)
         faster = row.delta.startswith("−")
         line.add(" ").fit(row.delta, 8, "verdict-keep" if faster else "muted", right=True)
-    elif wide:
+    elif width >= 110:
         line.add(" " * 16)
     if width - line.width < 8:
         return line
-    line.add("  " if wide else " ")
-    if width >= 84:
-        size = 10 if width < 120 else 25
-        name = row.strategy if size > 20 else short_strategy(row.strategy)
-        line.fit(name, size, "muted").add(" ")
+    line.add("  " if wide and (row.latency or width >= 110) else " ")
     return line.fit(row.text, width - line.width, "" if row.letter != "·" else "muted")

@@ -1,4 +1,7 @@
-"""A pane of painted lines that scrolls both ways: sources, diffs, prompts, replies, documents."""
+"""A pane of painted lines that scrolls both ways: sources, diffs, prompts, replies, documents.
+
+A line that goes on past the edge shows it there, ``›``; left and right scroll.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class TextPane(ScrollView, can_focus=True):
     """``follow``: stay at the end while lines are added there."""
 
     DEFAULT_CSS: ClassVar[str] = """
-    TextPane { height: 1fr; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1; }
+    TextPane { height: 1fr; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j,down", "scroll_by(1)", "Down", show=False, id="text.down", tooltip="scroll down"),
@@ -99,7 +102,12 @@ class TextPane(ScrollView, can_focus=True):
         if self._found and self._found in line.text.lower():
             under = under + palette["on cursor"]
         offset = self.scroll_offset.x
-        return line.strip(palette, max(line.width, offset + width), under).crop(offset, offset + width)
+        strip = line.strip(palette, max(line.width, offset + width), under).crop(offset, offset + width)
+        if width > 2 and offset and line.width:
+            strip = Strip.join([Line("‹", "faint").strip(palette, 1, under), strip.crop(1, width)])
+        if width > 2 and line.width > offset + width:
+            strip = Strip.join([strip.crop(0, width - 1), Line("›", "faint").strip(palette, 1, under)])
+        return strip
 
     def _resize_virtual(self) -> None:
         widest = max((line.width for line in self.lines), default=0)

@@ -108,7 +108,7 @@ async def test_the_editor_gets_copies_only(engine, tmp_path, monkeypatch):
 async def test_an_agents_screen_has_its_reply_its_log_and_its_own_line(engine, show):
     async with show(engine.folder, (120, 30)) as screen:
         await screen.press("j", "enter")
-        await screen.sees("agent 2  tiling-pipelining", "proposing", "r 3 of 15, draft at 5")
+        await screen.sees("agent 2  tiling-pipelining", "proposing", "3 without gain (draft at 5, stop at 15)")
         assert "the epilogue can add the" in screen.text("#reply")
         assert all(" 2 #" in row for row in screen.text("#stream").split("\n") if re.search(r"#\d", row))
         assert re.search(r" 2\s*│?$", screen.text("#plot"), re.M) and not re.search(

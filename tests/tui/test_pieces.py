@@ -91,10 +91,24 @@ def test_lines_fall_and_end_with_their_labels():
     assert ends["2"] < ends["1"]  # 0.09 is drawn above 0.08
 
 
-def test_labels_of_lines_that_end_together_keep_their_order():
+@pytest.mark.parametrize(("width", "labels"), [(25, "1234"), (40, "2143"), (90, "4321")])
+def test_labels_of_lines_that_end_together_stand_beside_each_other(width, labels):
     lines = [Series(str(n), "", [(0, 0.2), (5, 0.1 + n / 10_000)], end=9) for n in (3, 1, 2, 4)]
-    rows = [row.text.rstrip() for row in draw(Picture(series=lines, x_max=9), 40, 8)[:-2]]
-    assert "".join(row[-1] for row in rows if row[-1] in "1234") == "4321"
+    rows = [row.text.rstrip() for row in draw(Picture(series=lines, x_max=9), width, 8)[:-2]]
+    ends = [row[width - 5 :].rpartition(" ")[2] for row in rows]
+    assert "".join(end for end in ends if set(end) <= set("1234")) == labels
+
+
+def test_a_levels_name_keeps_out_of_the_way_of_a_line():
+    level = Level("reference", 0.2, "muted")
+    late = Series("1", "", [(0, 0.1), (5, 0.2)], end=9)  # runs along the reference in the right half
+    row = next(
+        row.text for row in draw(Picture(series=[late], levels=[level], x_max=9), 60, 8) if "ref" in row.text
+    )
+    after = row.partition(" reference ")[2]
+    assert any(0x2800 < ord(char) <= 0x28FF for char in after)
+    whole = Series("2", "", [(0, 0.2)], end=9)  # nowhere free: the name is still whole
+    assert any("reference" in row.text for row in draw(Picture(series=[whole], levels=[level], x_max=9), 60, 8))
 
 
 def test_ascii_plots_draw_lines_with_their_labels():

@@ -27,13 +27,13 @@ async def test_a_storm_of_sizes_leaves_a_whole_screen(engine, show):
         await screen.pilot.resize_terminal(80, 24)
         await screen.pilot.pause()
         await screen.until(lambda: "q leave running" in screen.text("#keys"))
-        assert "best 0.0845 ms" in screen.text("#header") and "2 tiling" in screen.text("#agents")
+        assert "best 0.0845 ms" in screen.text("#header") and "2  tiling" in screen.text("#agents")
 
 
 async def test_crossing_a_breakpoint_changes_the_frames_and_back(engine, show):
     async with show(engine.folder) as screen:
-        assert "─ agents ─" in screen.text()
+        assert "─ agents  " in screen.text()
         await screen.pilot.resize_terminal(160, 45)
         await screen.until(lambda: "╭─ agents ─" in screen.text())
         await screen.pilot.resize_terminal(80, 24)
-        await screen.until(lambda: "╭" not in screen.text() and "─ agents ─" in screen.text())
+        await screen.until(lambda: "╭" not in screen.text() and "─ agents  " in screen.text())
