@@ -187,13 +187,19 @@ class Agent:
             model=self.proposer.model,
             started=started,
         )
-        judged = await self.guard.submit(submission)
-        if isinstance(reply, Proposal):
-            await self.proposer.judged(reply, judged.outcome, judged.evaluation, judged.reason)
-        if judged.outcome is Outcome.ERROR:
-            await self._error(judged.reason, judged.detail, reply.usage)
-        else:
-            await self._after(judged)
+        for last in (False, True):
+            judged = await self.guard.submit(submission)
+            if isinstance(reply, Proposal):
+                await self.proposer.judged(reply, judged.outcome, judged.evaluation, judged.reason)
+            if judged.outcome is not Outcome.ERROR:
+                await self._after(judged)
+                return
+            # The fault is not the candidate's: what was paid for is judged once more before another is asked for.
+            # Its cost is told once, with the outcome that is its last.
+            await self._error(judged.reason, judged.detail, reply.usage if last else None)
+            await self._while_paused()
+            if self._stop() is not None:
+                return
 
     async def _after(self, judged: Judged) -> None:
         """A verdict arrived, so whatever was failing works again."""

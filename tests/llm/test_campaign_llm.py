@@ -15,7 +15,7 @@ from engine.host import serve
 from engine.launch import create_campaign
 from engine.presets import resolve
 from engine.problems.model import Problem
-from engine.records import StopReason
+from engine.records import Evaluation, StopReason
 from engine.store import events as ev
 from engine.store.reader import StoreReader
 from engine.store.summary import Summary
@@ -150,6 +150,31 @@ async def test_a_reject_takes_a_position_and_is_fed_back_in_words(
     assert (first.outcome, first.reason, first.position, first.r) == ("REJECT", "reply.wrong-entry-point", 1, 0)
     assert second.position == 2
     assert "reply.wrong-entry-point: no block defines a top-level run(…); it defines forward" in run.prompts()[1]
+
+
+async def test_a_reply_is_paid_for_once_though_the_bench_failed(
+    problem: Problem, server: Any, api: ModuleType
+) -> None:
+    """A fault of the machine asks no model again: the same reply is judged once more, at no further cost."""
+    from tests.llm.conftest import _fixture
+
+    failures = 1
+
+    class Failing(_fixture("fake_bench").FakeBench):  # type: ignore[misc]
+        def _verdict(self, *args: Any) -> Any:
+            nonlocal failures
+            failures -= 1
+            if failures >= 0:
+                return Evaluation(verdict="ERROR", reason="fault.device", detail="gone for a moment")
+            return super()._verdict(*args)
+
+    server.default = improving(api)
+    run = Campaign(problem, Failing, server, {"agents": 1, "candidates": 2})
+    summary = await run.run()
+    assert (summary.candidates, summary.errors, len(server.requests)) == (2, 1, 2)
+    with run.reader() as reader:
+        assert summary.cost_usd == pytest.approx(reader.ledger_totals().charged_usd)
+    assert not run.events(ev.ModelCharged), "and told with its verdict"
 
 
 async def test_five_errors_pause_one_agent_and_the_other_goes_on(
