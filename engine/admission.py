@@ -9,10 +9,11 @@ import msgspec
 from engine import skills as skill_policy
 from engine.agent_state import AgentState, mailbox_from, rebuilt
 from engine.bench.api import PhaseSink
+from engine.bench.ceilings import measure_ceilings
 from engine.bench.compiled import allowance_s
 from engine.errors import BadInput, Fault
 from engine.grading import Scale, below_bound, geomean_of, graded_all, mean_score, scale_for
-from engine.hardware.ceilings import Ceilings, kept_ceilings, measure_ceilings
+from engine.hardware.ceilings import Ceilings, kept_ceilings
 from engine.memory import carried, memory_entry, remember, shapes_text
 from engine.problems.axes import resolve_axes
 from engine.records import AgentState as AgentLive

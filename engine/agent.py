@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -16,6 +17,7 @@ import msgspec
 from engine import budget, strategy
 from engine.agent_state import AgentState, base_number, begun
 from engine.breaker import ERROR_STREAK, backoff_s
+from engine.errors import KernelArcError
 from engine.guard.guard import Guard, Judged, Submission
 from engine.guard.plateau import draft_due
 from engine.guard.plateau import mode as plateau_mode
@@ -129,6 +131,7 @@ class Agent:
             tried_families=state.families,
             reference_ms=session.baselines.reference_ms,
             roofline_ms=session.scale.bound_ms,
+            profile=session.profile_of(base_number(state)),
             reference_by_workload_ms=session.reference_by_workload_ms,
             forced_draft=state.plateau.line_forced,
             taken=session.sources,
@@ -202,7 +205,11 @@ class Agent:
                 return
 
     async def _after(self, judged: Judged) -> None:
-        """A verdict arrived, so whatever was failing works again."""
+        """A verdict arrived, so whatever was failing works again. A KEEP is profiled if the campaign says so."""
+        desk = self.session.profiles
+        if judged.outcome is Outcome.KEEP and self.session.config.profile and desk is not None:
+            with suppress(KernelArcError):
+                desk.ask(judged.number)
         await self.session.withdraw("agent.errors", self.name)
 
     async def _error(self, reason: str, detail: str, usage: Usage | None) -> None:

@@ -19,6 +19,7 @@ from engine.breaker import CRASHES, WINDOW_S, Breaker
 from engine.errors import Fault, KernelArcError
 from engine.guard.guard import Guard
 from engine.guard.stop import Stop, campaign_reason, campaign_stop
+from engine.profile.campaign import ProfileDesk
 from engine.proposers import PATIENT, build_proposer, warm_proposers
 from engine.proposers.base import Proposer
 from engine.records import AgentState as Live
@@ -68,10 +69,12 @@ class Launcher:
                     if control.stopped is None:
                         self._start(control)
                 skills = asyncio.create_task(self._follow_skills())
+                session.profiles = ProfileDesk(session)
                 try:
                     await self._supervise()
                 finally:
                     skills.cancel()
+                    await session.profiles.close()
         except KernelArcError as fault:
             self._requested = Stop(StopReason.FAULT, fault.message)
             await session.note("campaign.fault", fault.message, level="error")

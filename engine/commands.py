@@ -41,6 +41,7 @@ class Commands:
             "budget": self._budget,
             "strategy": self._strategy,
             "model": self._model,
+            "profile": self._profile,
             "memory.pin": self._memory,
             "memory.unpin": self._memory,
             "memory.expire": self._memory,
@@ -220,6 +221,13 @@ class Commands:
         )
         await self._launcher.renew_agent(name)
         return f"agent {name} goes on with {wanted}"
+
+    async def _profile(self, command: Command) -> str:
+        desk = self._session.profiles
+        if desk is None or command.number is None:
+            raise BadInput("no candidate named" if desk else "the reference is still being measured")
+        desk.ask(command.number, command.text)
+        return f"#{command.number} is profiled next; its screen and `kernelarc profile` show the result"
 
     async def _memory(self, command: Command) -> str:
         done = await self._session.writer.edit(command.verb, command.number, command.text)

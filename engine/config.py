@@ -32,6 +32,7 @@ class CampaignConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     memory_from: str | None = None
     strategies: list[str] = []  # empty: all eligible
     rounds: int = 3
+    profile: bool = False  # profile every KEEP on a GPU, for its agent's next prompt
     replay: str | None = None  # JSONL of replies, or a campaign, for the replay proposer
     inbox: str | None = None  # folder; None: the campaign's own agents/<name>/
     proposal_deadline_s: float = 600.0

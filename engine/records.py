@@ -142,6 +142,44 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}  # torch, triton, cuda, python …
 
 
+class KernelFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One kernel of one call, launches of the same shape taken together. Shares are fractions of the peak."""
+
+    name: str
+    calls: int = 1
+    duration_us: float | None = None  # of all these launches
+    grid: list[int] = []
+    block: list[int] = []
+    registers: int | None = None  # per thread
+    shared_bytes: float | None = None  # per block
+    occupancy: float | None = None  # achieved by ncu, estimated by CUPTI
+    sm_share: float | None = None
+    memory_share: float | None = None
+    dram_bytes: float | None = None
+    l2_bytes: float | None = None
+    local_bytes: float | None = None  # moved to and from local memory: spills
+    stack_bytes: int | None = None  # local memory per thread that the compiler set aside
+    warps: int | None = None  # Triton's num_warps and num_stages
+    stages: int | None = None
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one call of a candidate does on the GPU. Advice: much of it is the candidate's own process's word.
+
+    ``reason`` says why there is none (``needs.cuda``, ``crash.exit`` …), with a line for a person in ``detail``.
+    """
+
+    source: str = ""  # ncu | cupti | metadata
+    device: str = ""
+    workload: str = ""  # uuid
+    shape: str = ""
+    kernels: list[KernelFacts] = []  # longest first
+    left_out: int = 0
+    notes: list[str] = []
+    reason: str = ""
+    detail: str = ""
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens and cost of one model call; ``cost_usd`` is ``None`` when the price is unknown."""
 

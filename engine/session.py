@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ from engine.guard.plateau import PlateauConfig
 from engine.memory import memory_entry, visible
 from engine.presets import margin_of
 from engine.problems.model import Problem
+from engine.profile.text import profile_lines
 from engine.proposers.base import Incumbent, MemoryEntry
 from engine.records import Baselines, Evaluation, StopReason
 from engine.skills import SkillSet
@@ -30,6 +31,9 @@ from engine.store.reader import StoreReader
 from engine.store.summary import Summary
 from engine.store.tx import Tx
 from engine.store.writer import StoreWriter
+
+if TYPE_CHECKING:
+    from engine.profile.campaign import ProfileDesk
 
 log = logging.getLogger("kernelarc.engine")
 
@@ -85,6 +89,7 @@ class Session:
     door: BenchDoor = field(default_factory=BenchDoor)
     sources: dict[str, int] = field(default_factory=dict)  # solution_sha → candidate number; 0 in flight
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # something was committed
+    profiles: ProfileDesk | None = None
     _memory: list[MemoryEntry] | None = None
     _incumbents: dict[int, Incumbent] = field(default_factory=dict)
 
@@ -181,6 +186,11 @@ class Session:
                 self._incumbents.pop(next(iter(self._incumbents)))
             self._incumbents[number] = known
         return known
+
+    def profile_of(self, number: int) -> str:
+        """At most five lines of what a profiler saw of a stored solution; empty if nobody looked."""
+        profile = self.reader.profile(number)
+        return "\n".join(profile_lines(profile)) if profile is not None and not profile.reason else ""
 
     def siblings(self, agent: str) -> tuple[Incumbent, ...]:
         """Other agents' bests that are faster than ``agent``'s, fastest first; none without the leaderboard."""

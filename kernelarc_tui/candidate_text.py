@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import msgspec
 
 from engine.problems.solution import Solution
-from engine.records import Evaluation, Outcome
+from engine.profile.text import profile_text
+from engine.records import Evaluation, Outcome, Profile
 from engine.store.rows import CandidateRow
 from kernelarc_tui import fmt
 from kernelarc_tui.describe import judged
@@ -23,6 +24,7 @@ class Loaded:
     row: CandidateRow
     solution: Solution | None
     evaluation: Evaluation | None
+    profile: Profile | None = None
 
 
 def why_lines(row: CandidateRow) -> list[str]:
@@ -105,8 +107,10 @@ def evidence_lines(loaded: Loaded, view: View, width: int) -> list[Line]:
         phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in evaluation.phases_s.items())
         section("bench", f"{evaluation.verdict}, timer {evaluation.timer}, {evaluation.wall_s:.1f} s: {phases}")
         section("notes", "\n".join(evaluation.notes))
-        if evaluation.evidence:
-            text = msgspec.json.format(msgspec.json.encode(evaluation.evidence), indent=2).decode()
-            lines.append(Line("evidence", "bold primary"))
-            lines.extend(Line(f"  {part}") for part in source_lines(text, 400, 2000))
+    if loaded.profile is not None:
+        section("profile", profile_text(loaded.profile))
+    if evaluation is not None and evaluation.evidence:
+        text = msgspec.json.format(msgspec.json.encode(evaluation.evidence), indent=2).decode()
+        lines.append(Line("evidence", "bold primary"))
+        lines.extend(Line(f"  {part}") for part in source_lines(text, 400, 2000))
     return lines

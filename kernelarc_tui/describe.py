@@ -220,5 +220,6 @@ _OTHERS: dict[type, Callable[[Any], tuple[str, str, str, str]]] = {
     ev.MemoryNoted: _plain("·", "note", lambda e: f"memory {e.id}: {e.note}"),
     ev.BudgetChanged: _plain("·", "budget", _budget),
     ev.ModelCharged: _plain("·", "charge", lambda e: f"{fmt.money(e.cost_usd)} {e.why}"),
+    ev.CandidateProfiled: _plain("·", "profile", lambda e: f"#{e.number}: {(e.lines or [e.reason])[0]}"),
     ev.SkillReloaded: _plain("·", "skill", lambda e: f"{e.name} {'reloaded' if e.ok else 'broken: ' + e.detail}"),
 }

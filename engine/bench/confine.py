@@ -100,8 +100,11 @@ def private_folders(scratch: str, uid: int) -> None:
             os.chown(folder, uid, uid)
 
 
-def confine(spawn: wire.Spawn, keep: set[int], output: int, scratch: str) -> None:
-    """In the child, before any foreign byte is read: descriptors, session, limits, user, privileges."""
+def confine(spawn: wire.Spawn, keep: set[int], output: int, scratch: str, *, filtered: bool = True) -> None:
+    """In the child, before any foreign byte is read: descriptors, session, limits, user, privileges.
+
+    ``filtered`` False leaves the system-call filter to the caller, for a program that must connect first.
+    """
     os.setsid()
     null = os.open("/dev/null", os.O_RDONLY)
     os.dup2(null, 0)
@@ -129,8 +132,9 @@ def confine(spawn: wire.Spawn, keep: set[int], output: int, scratch: str) -> Non
             ns.drop_bounding_set()
             ns.clear_capabilities()
     ns.prctl(ns.PR_SET_NO_NEW_PRIVS, 1)
-    with suppress(OSError):
-        seccomp.install()
+    if filtered:
+        with suppress(OSError):
+            seccomp.install()
     os.environ.update(private_environment(scratch))
     os.chdir(f"{scratch}/home")
 

@@ -44,6 +44,7 @@ VERBS = {
     "budget": "change the candidate, time or cost budget",
     "strategy": "switch an agent's strategy",
     "model": "switch an agent's model",
+    "profile": "profile a candidate's kernels; text names a workload",
     "memory.pin": "keep a memory entry whatever the retention",
     "memory.unpin": "let retention decide again",
     "memory.expire": "take a memory entry out of recall",

@@ -2,26 +2,20 @@
 
 A datasheet's peak bounds what is possible; a ceiling says what the best library calls get here and now (clocks,
 power, memory generation). It is no bound: a kernel may beat it, and it is always labelled as measured. Measured
-once per device, driver and torch by a trusted process that holds the device's lock, then kept in the cache folder.
+once per device, driver and torch (:func:`engine.bench.ceilings.measure_ceilings`), then kept in the cache folder.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import os
-import signal
-import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.errors import Fault
-from engine.hardware.facts import device_facts
 from engine.hardware.peaks import Peaks, find_peaks
 from engine.hardware.roofline import workload_bound
 from engine.paths import cache_dir
@@ -32,17 +26,6 @@ if TYPE_CHECKING:
     from engine.tracing.graph import TraceGraph
 
 VERSION = 1  # of how it is measured: part of the cache key
-DEADLINE_S = 120.0
-_ANSWER_LIMIT = 1 << 16
-
-
-class _Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What the probe prints."""
-
-    copy_gb_s: float
-    matrix_tflop_s: dict[str, float]
-    all_cores: dict[str, float] = {}
-    notes: list[str] = []
 
 
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,68 +51,6 @@ def kept_ceilings(facts: DeviceFacts) -> Ceilings | None:
         return msgspec.json.decode(_file(facts).read_bytes(), type=Ceilings)
     except (OSError, msgspec.MsgspecError):
         return None
-
-
-async def measure_ceilings(device: str) -> Ceilings:
-    """Measure ``device`` (``cpu``, ``cuda:0``) while nobody else uses it, and keep the result.
-
-    Raises:
-        BadInput: there is no such device.
-        Fault: ``needs.cuda``, or the probe failed or took too long.
-    """
-    from engine.bench.device_lock import DeviceLock
-
-    facts = await asyncio.to_thread(device_facts, device)
-    async with DeviceLock(facts.uuid or device).held():
-        answer = await _probe("cpu" if facts.kind == "cpu" else f"cuda:{facts.index or 0}")
-    try:
-        measured = msgspec.json.decode(answer, type=_Measured)
-    except msgspec.MsgspecError:
-        raise Fault("fault.ceilings", "the measuring process gave no readable answer") from None
-    found = Ceilings(
-        device=facts.name,
-        uuid=facts.uuid,
-        driver=facts.driver,
-        torch=facts.versions.get("torch", ""),
-        copy_gb_s=measured.copy_gb_s,
-        matrix_tflop_s=measured.matrix_tflop_s,
-        all_cores=measured.all_cores,
-        notes=measured.notes,
-        at=time.time(),
-    )
-    _keep(facts, found)
-    return found
-
-
-async def _probe(device: str) -> bytes:
-    from engine.bench.machine import Cores
-    from engine.bench.sandbox import environment
-
-    cores = Cores.of_this_process()
-    threads = len({*cores.timing, *cores.work})
-    argv = [sys.executable, "-P", "-m", "engine.hardware.ceilings_probe", device, *map(str, cores.timing)]
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment(device, threads),
-        cwd="/",
-        start_new_session=True,
-    )
-    try:
-        answer, said = await asyncio.wait_for(process.communicate(), DEADLINE_S)
-    except TimeoutError:
-        raise Fault("fault.ceilings", f"measuring did not end within {DEADLINE_S:.0f} s") from None
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    if process.returncode != 0 or len(answer) > _ANSWER_LIMIT:
-        words = said.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
-        raise Fault("fault.ceilings", f"measuring failed: {words[0][:300]}")
-    return answer
 
 
 def peaks_of(ceilings: Ceilings) -> Peaks:
@@ -165,7 +86,7 @@ def _file(facts: DeviceFacts) -> Path:
     return cache_dir() / "ceilings" / f"{hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:32]}.json"
 
 
-def _keep(facts: DeviceFacts, ceilings: Ceilings) -> None:
+def keep_ceilings(facts: DeviceFacts, ceilings: Ceilings) -> None:
     """Best effort: a cache that cannot be written only costs time."""
     file = _file(facts)
     with contextlib.suppress(OSError):

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from engine.profile.text import profile_text
 from engine.reports.status import duration, status_json
 from engine.reports.textplot import Level, Series, step_plot
 from engine.store.reader import StoreReader
@@ -46,6 +47,7 @@ class BestKernel(msgspec.Struct, frozen=True, kw_only=True):
     entry_point: str
     sources: list[dict[str, str]]
     workloads: list[dict[str, Any]]
+    profile: str = ""  # what a profiler saw of it, where somebody asked
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +159,7 @@ def _best(reader: StoreReader, summary: Summary) -> BestKernel | None:
         entry_point=solution.spec.entry_point,
         sources=[{"path": source.path, "content": source.content} for source in solution.sources],
         workloads=[msgspec.to_builtins(result) for result in reader.workloads(summary.best)],
+        profile=profile_text(profile) if (profile := reader.profile(summary.best)) is not None else "",
     )
 
 
@@ -278,6 +281,7 @@ def _best_lines(report: Report) -> list[str]:
     for result in best.workloads:
         status = "" if result["status"] == "PASSED" else f"  {result['status']}"
         lines.append(f"  {result['uuid'][:8]}  {_ms(result['latency_ms'])}  {_times(result['speedup'])}{status}")
+    lines += [line for part in best.profile.splitlines() for line in textwrap.wrap(f"profile: {part}", WIDTH)]
     for source in best.sources:
         lines += ["", f"--- {source['path']}", clean(source["content"], SOURCE_LIMIT).rstrip()]
     return lines

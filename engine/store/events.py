@@ -261,6 +261,15 @@ class ModelCharged(_Event, frozen=True):
     why: str = ""
 
 
+class CandidateProfiled(_Event, frozen=True):
+    """A profile was stored; ``reason`` says why it holds nothing, ``lines`` what the next prompt is told."""
+
+    number: int
+    agent: str = ""  # empty: the seed
+    reason: str = ""
+    lines: list[str] = []
+
+
 class SkillReloaded(_Event, frozen=True):
     name: str
     ok: bool
@@ -297,6 +306,7 @@ Event = (
     | Attention
     | ModelCharged
     | SkillReloaded
+    | CandidateProfiled
 )
 
 

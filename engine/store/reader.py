@@ -20,7 +20,7 @@ import msgspec
 from engine.config import CampaignConfig
 from engine.errors import StoreError
 from engine.problems.solution import Solution
-from engine.records import Baselines, DeviceFacts, Evaluation, Sample, WorkloadResult
+from engine.records import Baselines, DeviceFacts, Evaluation, Profile, Sample, WorkloadResult
 from engine.store import events as ev
 from engine.store import ledger, memories, samples
 from engine.store.database import BUSY_TIMEOUT_MS, is_trouble, store_error, wal_path
@@ -28,6 +28,9 @@ from engine.store.migrations import check_version, latest
 from engine.store.rows import ArchiveRow, CampaignRow, CandidateRow, LedgerTotals, LiveRow, MemoryRow
 from engine.store.summary import Summary
 from engine.store.tx import decode_summary, refold
+
+PROFILES = "profiles"
+"""Where profiles are kept among the memos, by candidate number; no agent is called so."""
 
 _CANDIDATE = ", ".join(CandidateRow.__struct_fields__)
 _LIVE = ", ".join(LiveRow.__struct_fields__)
@@ -221,6 +224,14 @@ class StoreReader:
         else:
             row = self._row("SELECT solution FROM candidates WHERE number = ?", (number,))
         return _solution(self.blob(row[0])) if row and row[0] else None
+
+    def profile(self, number: int) -> Profile | None:
+        """The last profile of a candidate, 0 for the seed."""
+        row = self._row("SELECT value FROM agent_memo WHERE agent = ? AND key = ?", (PROFILES, str(number)))
+        try:
+            return msgspec.json.decode(row[0], type=Profile) if row else None
+        except msgspec.MsgspecError as error:
+            raise self._unreadable(f"the profile of candidate {number}", error) from error
 
     def prompt(self, number: int) -> str | None:
         return self._text("prompt", number)

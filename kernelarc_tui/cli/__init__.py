@@ -38,6 +38,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Judging": {
         "evaluate": ("evaluate", "The guard alone on one or more solutions."),
+        "profile": ("profile", "What a candidate's kernels do on the GPU: Nsight Compute, or CUPTI."),
         "problems": ("problems", "Bundled and user problems: list, show, check, bounds, import."),
     },
     "Knowledge": {

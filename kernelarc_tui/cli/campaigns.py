@@ -65,6 +65,9 @@ def demo(headless: bool, seed: int, as_json: bool) -> None:
 @click.option("--memory-from", help="Carry wins and traps over from campaign C.")
 @click.option("--strategy", "strategies", multiple=True, help="Use only these skills; repeat.")
 @click.option("--rounds", type=click.IntRange(1, 100), help="Correctness rounds while searching.  [default: 3]")
+@click.option(
+    "--profile/--no-profile", default=None, help="Profile every KEEP on a GPU, for its agent's next prompt."
+)
 @click.option("--replay", help="For --proposer replay: a campaign, or a JSONL of replies.")
 @click.option("--inbox", help="For --proposer inbox: the folder to watch.")
 @click.option("--seed-solution", type=click.Path(path_type=Path), help="Start from this solution (.json or .py).")

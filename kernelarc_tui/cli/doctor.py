@@ -52,7 +52,7 @@ def doctor(api_base: str | None, measure: bool, device: str | None, as_json: boo
 
 def _measure(device: str | None, *, as_json: bool) -> None:
     """Measured ceilings beside the datasheet's peaks, both always labelled."""
-    from engine.hardware.ceilings import measure_ceilings
+    from engine.bench.ceilings import measure_ceilings
     from engine.hardware.facts import default_device
     from engine.hardware.peaks import find_peaks
 

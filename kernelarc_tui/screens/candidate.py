@@ -153,7 +153,9 @@ class CandidateScreen(CampaignScreen):
         try:
             row = reader.candidate(number)
             if row is not None:
-                self.loaded = Loaded(row, reader.solution(number), reader.evaluation(number))
+                self.loaded = Loaded(
+                    row, reader.solution(number), reader.evaluation(number), reader.profile(number)
+                )
         except StoreError as error:
             self.kernelarc.say(f"! {error.message}", "bold warning")
         self.query_one(CandidateHead).show(self.loaded, self.view)

@@ -1,0 +1,368 @@
+"""The engine's side of a profile: lay out, start behind all layers, hold the device for one call, read, clean.
+
+Compiling and warming up happen outside the device's lock, as for every candidate. Nsight Compute is tried first
+where it is installed; where it may not read counters, CUPTI's launch records and the compiler's figures stand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import platform
+import secrets
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+
+import msgspec
+
+from engine.bench import compile_cache, wire
+from engine.bench.build import built_library, needs_build
+from engine.bench.contender import Failure
+from engine.bench.device_lock import DeviceLock
+from engine.bench.herd import descendants
+from engine.bench.machine import Cores, memory_limit
+from engine.bench.sandbox import Sandbox, choose_sandbox, command, environment
+from engine.bench.session import LIBRARY, compile_cache_dir
+from engine.errors import BadInput, Fault
+from engine.problems.axes import resolve_axes
+from engine.problems.load import problem_to_json
+from engine.problems.model import ConstAxis, Problem
+from engine.problems.solution import Solution, solution_sha
+from engine.profile import ncu
+from engine.profile.resources import compiled_only, merged, with_compiled
+from engine.profile.wire import GO, MARK, READY, REQUEST, Request, Said
+from engine.records import DeviceFacts, KernelFacts, Profile
+from engine.text import clean
+
+READY_S = 240.0  # import, compile, warm up: outside the device's lock
+CALL_S = 60.0  # one call, replayed by Nsight Compute, with the device held
+_OUTPUT = 16 << 20
+_LOOK_S = 0.25
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_FIRST_UID, _UIDS = 61000, 4000
+
+
+class Failed(Exception):
+    """The profiled process did not do its call: a stable reason and a line for a person."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason)
+        self.reason, self.detail = reason, detail
+
+
+async def profile_solution(
+    problem: Problem,
+    solution: Solution,
+    device: DeviceFacts,
+    *,
+    workload: str = "",
+    tool: str | None = None,
+) -> Profile:
+    """One call of ``solution`` on one workload (by uuid; empty: the largest) as a profiler sees it.
+
+    ``tool`` is Nsight Compute's path (``None``: looked for; empty: not used). Raises :class:`Fault` ``needs.*``
+    where nothing can be profiled, :class:`BadInput` for an unknown workload, :class:`Failed` if the candidate
+    crashes or takes too long.
+    """
+    if device.kind != "cuda":
+        raise Fault(
+            "needs.cuda", "a profile is of GPU kernels: Nsight Compute, CUPTI and Triton need a CUDA device"
+        )
+    return await profile_on(problem, solution, device, f"cuda:{device.index or 0}", workload=workload, tool=tool)
+
+
+async def profile_on(
+    problem: Problem,
+    solution: Solution,
+    device: DeviceFacts,
+    place: str,
+    *,
+    workload: str = "",
+    tool: str | None = None,
+) -> Profile:
+    """:func:`profile_solution` on a torch device by name, whatever its kind."""
+    sandbox = choose_sandbox()
+    if sandbox.kind == "none":
+        raise Fault(
+            "needs.sandbox", "profiling runs the candidate under another tool: that needs an outer sandbox"
+        )
+    index = _workload(problem, workload)
+    chosen = problem.workloads[index]
+    found = ncu.find_ncu() if tool is None else tool
+    folder = Path(mkdtemp(prefix="kernelarc-profile-"))
+    run = _Run(problem, solution, device, place, sandbox, folder, index)
+    notes: list[str] = []
+    try:
+        folder.chmod(0o755)
+        await run.lay_out()
+        kernels: list[KernelFacts] = []
+        source = ""
+        if found:
+            kernels, source = await _counted(run, found, notes)
+        if not source:
+            kernels, source = await _recorded(run, notes)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    kept, left_out = merged(kernels)
+    return Profile(
+        source=source,
+        device=device.name,
+        workload=chosen.uuid,
+        shape=_shape(problem, index),
+        kernels=kept,
+        left_out=left_out,
+        notes=[clean(note, 300) for note in notes[:8]],
+    )
+
+
+async def _counted(run: _Run, tool: str, notes: list[str]) -> tuple[list[KernelFacts], str]:
+    """By Nsight Compute, or nothing and a note why not."""
+    try:
+        said, text = await run.once([*ncu.words(tool)], counters=True)
+        kernels = ncu.parse_csv(text)
+    except (Failed, BadInput) as error:
+        words = run.said
+        why = ncu.refusal(words) or (error.message if isinstance(error, BadInput) else error.detail)
+        notes.append(why if why.startswith("Nsight") else f"Nsight Compute: {why}")
+        return [], ""
+    if not kernels:
+        notes.append(ncu.refusal(text) or "Nsight Compute saw no kernel")
+        return [], ""
+    notes += said.notes
+    return with_compiled(kernels, said.triton, said.resources), "ncu"
+
+
+async def _recorded(run: _Run, notes: list[str]) -> tuple[list[KernelFacts], str]:
+    said, _ = await run.once([], counters=False)
+    notes += said.notes
+    if said.timed:
+        return with_compiled(said.kernels, said.triton, said.resources), "cupti"
+    return compiled_only(said.triton, said.resources), "metadata"
+
+
+class _Run:
+    """One solution on one workload, laid out in a folder that the process may read."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        solution: Solution,
+        device: DeviceFacts,
+        place: str,
+        sandbox: Sandbox,
+        folder: Path,
+        index: int,
+    ) -> None:
+        self.problem, self.solution, self.device, self.place = problem, solution, device, place
+        self.sandbox, self.folder, self.index = sandbox, folder, index
+        self.said = ""  # all that the last process wrote
+        self._key = _cache_key(solution, device, place)
+
+    async def lay_out(self) -> None:
+        """Build what must be built. Raises :class:`Failed` if it does not compile."""
+        if not needs_build(self.solution):
+            return
+        try:
+            library = await built_library(
+                self.solution,
+                self._key,
+                self.folder,
+                self.sandbox,
+                capability=self.device.compute_capability,
+                jobs=len(Cores.of_this_process().work),
+            )
+        except Failure as failure:
+            raise Failed(failure.reason, failure.detail) from None
+        (self.folder / f"{LIBRARY}.so").write_bytes(library)
+
+    async def once(self, tool: Sequence[str], *, counters: bool) -> tuple[Said, str]:
+        """One process; the device is held from its readiness to its end. Raises :class:`Failed`."""
+        (self.folder / GO).unlink(missing_ok=True)
+        (self.folder / REQUEST).write_bytes(msgspec.json.encode(self._request(counters=counters)))
+        process = await asyncio.create_subprocess_exec(
+            *self._command(tool),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=self._environment(tool),
+            cwd="/",
+            start_new_session=True,
+            limit=_OUTPUT,
+        )
+        watch = asyncio.create_task(self._watch_memory(process))
+        self.said = ""
+        try:
+            return await self._conversation(process)
+        finally:
+            watch.cancel()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            await asyncio.wait({watch})
+
+    async def _conversation(self, process: asyncio.subprocess.Process) -> tuple[Said, str]:
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(READY_S):
+                first = await self._next(process.stdout)
+        except TimeoutError:
+            raise Failed("resource.timeout", f"it was not ready for a profile within {READY_S:.0f} s") from None
+        if first != READY:
+            raise self._failure(first)
+        async with DeviceLock(self.device.uuid or self.place).held():
+            (self.folder / GO).touch()
+            try:
+                async with asyncio.timeout(CALL_S):
+                    last = await self._next(process.stdout)
+                    await self._rest(process.stdout)
+            except TimeoutError:
+                raise Failed("resource.timeout", f"the profiled call took longer than {CALL_S:.0f} s") from None
+        said = _decoded(last)
+        if said is None or said.error:
+            raise self._failure(last)
+        return said, self.said
+
+    async def _next(self, stream: asyncio.StreamReader) -> str | None:
+        """The next line for us; other lines are kept for ncu's parser. ``None`` at the end."""
+        while line := await self._line(stream):
+            text = line.decode("utf-8", "replace")
+            if text.startswith(MARK):
+                return text.removeprefix(MARK).rstrip("\n")
+            self.said += text
+            if len(self.said) > _OUTPUT:
+                raise Failed("resource.output", "it wrote too much")
+        return None
+
+    async def _rest(self, stream: asyncio.StreamReader) -> None:
+        while await self._next(stream) is not None:
+            pass
+
+    async def _line(self, stream: asyncio.StreamReader) -> bytes:
+        try:
+            return await stream.readline()
+        except ValueError:
+            raise Failed("resource.output", "it wrote a line that is too long") from None
+
+    def _failure(self, last: str | None) -> Failed:
+        said = _decoded(last) if last is not None else None
+        if said is not None and said.error:
+            return Failed("wrong.exception", clean(said.error, 500))
+        words = " ".join(self.said.split())[-300:]
+        return Failed(
+            "crash.exit", clean(f"the profiled process ended early: {words}" if words else "it ended early", 500)
+        )
+
+    async def _watch_memory(self, process: asyncio.subprocess.Process) -> None:
+        """More host memory than a candidate may have ends it."""
+        limit = memory_limit(0, cuda=True)
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if await asyncio.to_thread(_resident, process.pid) > limit:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                return
+
+    def _request(self, *, counters: bool) -> Request:
+        solution = self.solution
+        built = needs_build(solution)
+        return Request(
+            problem=problem_to_json(self.problem).decode(),
+            workload=self.index,
+            seed=secrets.randbelow(1 << 31),
+            device=self.place,
+            entry_file=solution.entry_file,
+            entry_function=solution.entry_function,
+            destination_passing=solution.spec.destination_passing_style,
+            sources=[(source.path, source.content) for source in solution.sources],
+            library=LIBRARY if built else "",
+            counters=counters,
+            wait_s=600.0,
+        )
+
+    def _environment(self, tool: Sequence[str]) -> dict[str, str]:
+        env = environment(self.place) | {"LC_ALL": "C", compile_cache.MOUNT: str(compile_cache_dir())}
+        # A candidate's private /tmp hides all but these.
+        kept = [str(path) for path in (self.folder, *_home_of(tool)) if str(path).startswith("/tmp/")]
+        env["KERNELARC_KEEP"] = ":".join(part for part in (env["KERNELARC_KEEP"], *kept) if part)
+        return env
+
+    def _command(self, tool: Sequence[str]) -> list[str]:
+        spawn = wire.Spawn(
+            child=0,
+            uid=_FIRST_UID + secrets.randbelow(_UIDS),
+            limits=wire.Limits(memory=0, files=1024, processes=512, scratch=2 << 30),
+            device=self.place,
+            input_bytes=0,
+            output_bytes=0,
+            keeper_cores=[],
+            child_cores=[],
+            cache=self._key,
+        )
+        inner = [*tool, sys.executable, "-P", "-m", "engine.profile.subject", str(self.folder)]
+        arguments = [msgspec.json.encode(spawn).decode(), str(self.folder), *inner]
+        readable = [str(self.folder), str(compile_cache_dir())]
+        readable += [self.problem.root] if self.problem.root else []
+        readable += [str(path) for path in _home_of(tool)]
+        env = self._environment(tool)
+        return command(
+            self.sandbox, "engine.profile.confined", arguments, env, readable=readable, cuda=self.place != "cpu"
+        )
+
+
+def _home_of(tool: Sequence[str]) -> list[Path]:
+    """Where the tool's own files are."""
+    return [Path(tool[0]).resolve().parent] if tool else []
+
+
+def _decoded(text: str | None) -> Said | None:
+    try:
+        return msgspec.json.decode(text or "", type=Said)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _resident(root: int) -> int:
+    total = 0
+    for pid in (root, *descendants(root)):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    return total
+
+
+def _workload(problem: Problem, uuid: str) -> int:
+    """Its index; without one the workload that moves most bytes."""
+    for index, workload in enumerate(problem.workloads):
+        if workload.uuid == uuid:
+            return index
+    if uuid:
+        raise BadInput(f"no workload {uuid!r}", where=problem.name, fix="`kernelarc problems show` lists them")
+    return max(range(len(problem.workloads)), key=lambda index: _size(problem, index))
+
+
+def _size(problem: Problem, index: int) -> int:
+    from engine.bench.layout import workload_spec
+
+    workload = problem.workloads[index]
+    spec = workload_spec(problem.definition, workload, resolve_axes(problem.definition, workload))
+    return spec.input_stride + spec.output_stride
+
+
+def _shape(problem: Problem, index: int) -> str:
+    fixed = {name for name, axis in problem.definition.axes.items() if isinstance(axis, ConstAxis)}
+    axes = problem.workloads[index].axes.items()
+    return " ".join(f"{name}={size}" for name, size in axes if name not in fixed)
+
+
+def _cache_key(solution: Solution, device: DeviceFacts, place: str) -> str:
+    """As the bench's sessions name what they compiled, so that a profile compiles nothing again."""
+    versions = {
+        name: device.versions[name] for name in ("torch", "python", "cuda", "triton") if name in device.versions
+    }
+    facts = (solution_sha(solution), sorted(versions.items()), place, platform.machine())
+    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]
