@@ -114,6 +114,9 @@ class Follower:
         return self._views.read()
 
     def start(self) -> None:
+        """Start following; again does nothing."""
+        if self._thread is not None:
+            return
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
         self._thread.start()
 

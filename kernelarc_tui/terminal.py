@@ -8,10 +8,12 @@ from __future__ import annotations
 import codecs
 import locale
 import os
+import signal
 import sys
+import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kernelarc_tui.app import KernelArcApp
@@ -72,18 +74,29 @@ def prepare() -> bool:
     return "utf" not in wanted
 
 
+class _Decoder:
+    """What Textual's input thread needs of an incremental decoder."""
+
+    def __init__(self, encoding: str) -> None:
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+
+    def decode(self, data: bytes, final: bool = False) -> str:
+        if not data and not final:  # a terminal in raw mode gives nothing only when it is gone
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(_LEAVE_WITHIN_S / 4)
+        return self._decoder.decode(data, final)
+
+
 def guard_decoder() -> None:
-    """Make Textual's input decoder forgiving.
+    """Make Textual's input thread forgiving, and let it notice that the terminal is gone.
 
     A legacy X10 mouse report (``ESC [ M`` and bytes above 127, which tmux and screen send after a reattach) is
-    not UTF-8; the strict decoder of Textual 8 ends the input thread and with it the app.
+    not UTF-8; the strict decoder of Textual 8 ends the input thread and with it the app. At the end of its input
+    the thread would read nothing for ever, at the cost of a whole core.
     """
     from textual.drivers import linux_driver
 
-    def forgiving(encoding: str) -> Any:
-        return partial(codecs.getincrementaldecoder(encoding), errors="replace")
-
-    linux_driver.getincrementaldecoder = forgiving  # type: ignore[attr-defined]
+    linux_driver.getincrementaldecoder = lambda encoding: partial(_Decoder, encoding)  # type: ignore[attr-defined, assignment]
 
 
 def guard_writer() -> None:
@@ -92,8 +105,6 @@ def guard_writer() -> None:
     Its writer thread dies of the first failed write, and the app then waits for ever for room in the thread's
     queue. Here the thread asks the app to leave and keeps emptying the queue until it does.
     """
-    import signal
-
     from textual.drivers._writer_thread import WriterThread
 
     write_all = WriterThread.run
@@ -117,7 +128,6 @@ def handle_signals(app: KernelArcApp) -> None:
     """
     import asyncio
     import contextlib
-    import signal
     import threading
     from types import FrameType
 

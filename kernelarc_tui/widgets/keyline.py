@@ -15,7 +15,7 @@ from kernelarc_tui.safe import one_line
 from kernelarc_tui.widgets.painted import Painted
 
 ANSWER_S = 6.0
-_ASCII_KEYS = {"⏎": "enter", "← →": "<- ->", "+ −": "+ -"}
+_ASCII_KEYS = {"⏎": "ret", "← →": "<- ->", "+ −": "+ -"}
 
 
 class KeyLine(Painted):

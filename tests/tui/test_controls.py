@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+
+from engine.store.reader import StoreReader
 
 CONTROLS = [
     (("p",), "pause", None),
@@ -208,3 +212,40 @@ async def test_memory_of_an_ended_campaign_is_edited_in_its_store(ended, show):
         await screen.sees("is pinned")
     with StoreReader(ended) as reader:
         assert reader.memory()[0].pinned
+
+
+async def test_a_finished_campaigns_keep_is_vetoed_without_an_engine(ended, show):
+    with StoreReader(ended) as reader:
+        before = reader.summary()
+    async with show(ended, (120, 30)) as screen:
+        await screen.press("v")
+        await screen.sees(f"Veto #{before.best}?")
+        await screen.press("y")
+        await screen.until(
+            lambda: re.search(rf"✓ #{before.best} .*vetoed", screen.text("#keys"))
+        )
+        await screen.until(lambda: f"#{before.best}" not in screen.text("#header"))
+        await screen.until(lambda: re.search(r"> veto", screen.text("#stream")))
+    with StoreReader(ended) as reader:
+        after = reader.summary()
+        assert after.best != before.best and after.best_ms > before.best_ms
+        assert reader.candidate(before.best).vetoed_at is not None
+
+
+async def test_a_control_of_a_finished_campaign_says_that_no_engine_runs(ended, show):
+    async with show(ended) as screen:
+        await screen.press("d")
+        await screen.until(lambda: "! " in screen.text("#keys"))
+        assert "no engine" in screen.text("#keys") or "not running" in screen.text("#keys")
+
+
+async def test_the_palette_shows_keys_and_finds_by_fuzzy_text(engine, show):
+    async with show(engine.folder) as screen:
+        await screen.press("ctrl+p")
+        await screen.sees(" d  the selected agent drafts next")
+        await screen.type("drfts nxt")
+        await screen.until(lambda: "pause or resume" not in screen.text())
+        await screen.until(lambda: "the selected agent drafts next" in screen.text())
+        await screen.press("down", "enter")
+        await screen.until(lambda: engine.commands)
+        assert engine.last.verb == "draft"

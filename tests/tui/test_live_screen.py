@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from kernelarc_tui.widgets.agents import AgentsTable
+from kernelarc_tui.widgets.keyline import KeyLine
 from kernelarc_tui.widgets.memory import MemoryPanel
 from kernelarc_tui.widgets.plot import TrajectoryPlot
 from kernelarc_tui.widgets.stream import OutcomeStream
@@ -201,3 +202,47 @@ async def test_two_screens_at_once_see_the_same(engine, show):
         for screen in (one, two):
             await screen.until(lambda screen=screen: "‖ paused" in screen.text("#header"), timeout_s=2)
         await two.until(lambda: "pause carried" in two.text("#stream"))
+
+
+async def test_what_e_shows_is_remembered_and_escape_keeps_it(engine, show):
+    async with show(engine.folder) as screen:
+        assert "· hint" not in screen.text("#stream")
+        await screen.press("e")
+        await screen.until(lambda: "outcomes · all events" in screen.text("#stream"))
+        await screen.press("slash")
+        await screen.type("a2")
+        await screen.press("enter")
+        await screen.until(lambda: "agent 2" in screen.text("#stream").split("\n")[0])
+        await screen.press("escape")
+        await screen.until(lambda: "outcomes · all events" in screen.text("#stream"))
+    async with show(engine.folder) as screen:
+        await screen.until(lambda: "outcomes · all events" in screen.text("#stream"))
+        await screen.press("e")
+    async with show(engine.folder) as screen:
+        assert "all events" not in screen.text("#stream")
+
+
+async def test_hints_can_be_hidden_and_answers_still_show(engine, show):
+    async with show(engine.folder) as screen:
+        screen.app.toggle_setting("footer")
+        await screen.sees("footer is off")
+        screen.app.screen.query_one(KeyLine)._forget()
+        await screen.until(lambda: "q leave running" not in screen.text())
+        await screen.press("d")
+        await screen.sees("✓ draft carried out")
+    async with show(engine.folder) as screen:
+        assert "q leave running" not in screen.text()
+
+
+async def test_a_new_best_says_how_long_ago_and_not_after_the_end(engine, show):
+    from engine.store import events as ev
+
+    async with show(engine.folder, (120, 30)) as screen:
+        await engine.writer.append(
+            ev.Attention(code="model.failing", text="", agent="3", clear=True),
+            ev.Attention(code="best.new", text="agent 1 leads with #48: a long sentence", level="info"),
+        )
+        await screen.until(lambda: re.search(r"i new best \S+ ago", screen.text("#header")))
+        await screen.press("s", "c")
+        await screen.until(lambda: "■ stopped" in screen.text("#header"))
+        await screen.until(lambda: "new best" not in screen.text("#header"))

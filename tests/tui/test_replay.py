@@ -6,8 +6,10 @@ import re
 
 import pytest
 
+from engine.records import AgentState
 from engine.store.reader import StoreReader
 from kernelarc_tui.player import Player
+from kernelarc_tui.replayed import state_at
 from kernelarc_tui.screens.candidate import CandidateScreen
 
 
@@ -86,3 +88,47 @@ async def test_a_candidate_opens_from_a_replay(ended, show):
         await screen.press("0", "right", "2", "enter")
         await screen.until(lambda: isinstance(screen.app.screen, CandidateScreen))
         await screen.sees("#1 agent")
+
+
+PHASES = {"start": 1.0, "compile": 4.0, "wait": 2.0, "correctness": 2.0, "timing": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("now", "state", "since"),
+    [
+        (100, "proposing", 100),
+        (109, "proposing", 100),
+        (110.5, "gating", 110),
+        (113, "compiling", 111),
+        (116, "waiting device", 115),
+        (118, "benching", 117),
+        (119.9, "benching", 117),
+    ],
+)
+def test_what_an_agent_did_follows_from_its_next_verdict(now, state, since):
+    assert state_at(now, 100.0, 120.0, PHASES) == (state, since)
+
+
+def test_a_rejected_candidate_was_proposed_until_its_verdict():
+    assert state_at(119.0, 100.0, 120.0, {}) == ("proposing", 100.0)
+
+
+def test_a_bench_longer_than_the_gap_starts_with_it():
+    assert state_at(100.5, 100.0, 103.0, PHASES) == ("gating", 100.0)
+
+
+def test_agents_do_something_until_their_last_candidate(player):
+    assert set(player.seek(1).live) == {"1", "2"}
+    player.seek(1)
+    assert {row.state for row in player.view.live.values()} == {"starting"}
+    view = player.step(20)
+    assert {row.state for row in view.live.values()} <= set(AgentState)
+    assert all(row.since <= view.now for row in view.live.values())
+    assert player.seek(player.last_seq).live == {}
+
+
+async def test_the_agents_of_a_replay_are_seen_at_work(ended, show):
+    async with show(ended, replay=True) as screen:
+        await screen.press("0", *("right",) * 12)
+        await screen.until(lambda: "12/100" in screen.text("#header"))
+        assert re.search(r"propos|compil|bench|gating|device", screen.text("#agents"))

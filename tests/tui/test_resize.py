@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from textual.events import Resize
+from textual.geometry import Size
 
 from kernelarc_tui.screens.candidate import CandidateScreen
 
@@ -37,3 +39,19 @@ async def test_crossing_a_breakpoint_changes_the_frames_and_back(engine, show):
         await screen.until(lambda: "╭─ agents ─" in screen.text())
         await screen.pilot.resize_terminal(80, 24)
         await screen.until(lambda: "╭" not in screen.text() and "─ agents  " in screen.text())
+
+
+async def test_two_sizes_under_way_at_once_do_not_chase_each_other(engine, show):
+    """Textual's screens answer a resize with one to themselves; two of different sizes would go on for ever."""
+    async with show(engine.folder) as screen:
+        app = screen.app
+        for opened in ((), ("question_mark",), ("escape", "ctrl+p"), ("escape", "s")):
+            await screen.press(*opened)
+            layouts = []
+            app.screen.screen_layout_refresh_signal.subscribe(app.screen, layouts.append)
+            for size in (Size(80, 25), Size(80, 24), Size(81, 24), Size(80, 24)):
+                app.screen.post_message(Resize(size, size))
+            for _ in range(40):
+                await screen.pilot.pause()
+            assert len(layouts) < 20
+            assert app.screen.size == Size(80, 24)

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from engine import skills
+from engine.store import campaigns
 from engine.store.lock import CampaignLock
+from kernelarc_tui import clock
 from kernelarc_tui.app import KernelArcApp
 from kernelarc_tui.screens.candidate import CandidateScreen
 
@@ -103,7 +105,8 @@ async def test_the_replay_looks_as_it_did(ended, show, size):
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_the_list_looks_as_it_did(alive, ended, show, size):
+async def test_the_list_looks_as_it_did(alive, ended, show, size, monkeypatch):
+    monkeypatch.setattr(campaigns, "running_s", lambda folder, summary: summary.elapsed_s(clock.now()))
     async with show(None, size) as screen:
         await screen.sees("attn-20260528")
         rows = [row for row in screen.text().split("\n") if "/campaigns/" not in row]  # a path of this test's own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -194,3 +195,72 @@ def test_a_defect_of_ours_is_one_line_and_a_report_in_a_file(ended, tmp_path):
     assert "the screen failed (ZeroDivisionError" in tail and "Traceback" not in tail
     report = Path(os.environ["KERNELARC_HOME"]) / "screen-crash.log"
     assert "ZeroDivisionError" in report.read_text()
+
+
+def _ends(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(timeout=15)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _unread(ended: Path, rows: int, columns: int) -> tuple[subprocess.Popen[bytes], int]:
+    """A screen in a pty of that size that nobody reads from, once it has drawn something."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    screen = subprocess.Popen(
+        [sys.executable, "-m", "kernelarc_tui", "attach", ended.name],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "TERM": "xterm"},
+        start_new_session=True,
+    )
+    os.close(slave)
+    assert b"\x1b[?1049h" in os.read(master, 65536)
+    return screen, master
+
+
+def test_a_terminal_of_no_size_is_drawn_once_and_its_end_ends_the_screen(ended):
+    """Some hosts open a pty of 0×0 cells. It used to be drawn without end, and to outlive its terminal."""
+    screen, master = _unread(ended, 0, 0)
+    written, deadline = 0, time.monotonic() + 2.5
+    while time.monotonic() < deadline:
+        if select.select([master], [], [], 0.1)[0]:
+            written += len(os.read(master, 65536))
+    assert written < 400_000
+    os.close(master)
+    _ends(screen)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_screen_whose_terminal_takes_nothing(ended, number):
+    """Flow control or a dead line: the output is full, the event loop waits for room."""
+    screen, master = _unread(ended, 50, 200)
+    for _ in range(40):
+        os.write(master, b"ezze")  # each key asks for a whole screen
+        time.sleep(0.05)
+    screen.send_signal(number)
+    _ends(screen)
+    os.close(master)
+
+
+def test_a_really_slow_terminal_still_gets_the_last_key(ended):
+    """One kilobyte every 20 ms: frames are late, keys are not lost."""
+    screen, master = _unread(ended, 50, 200)
+    for key in b"eezz2q":
+        os.write(master, bytes([key]))
+        os.read(master, 1024)
+        time.sleep(0.02)
+    deadline = time.monotonic() + 30
+    while screen.poll() is None and time.monotonic() < deadline:
+        if select.select([master], [], [], 0.02)[0]:
+            try:
+                os.read(master, 1024)
+            except OSError:
+                break
+        time.sleep(0.02)
+    _ends(screen)
+    assert screen.returncode == 0
+    os.close(master)
