@@ -27,7 +27,7 @@ from statistics import fmean
 import msgspec
 
 from engine.bench.contender import Block
-from engine.bench.overhead import ByCalls, Overhead, per_call_ms, quartile, spread_ms, typical_ms
+from engine.bench.overhead import ByCalls, Overhead, least_spread_ms, per_call_ms, quartile, spread_ms, typical_ms
 from engine.bench.stats import TimingCheck, check_timing
 
 HOST_BOUND = 0.8
@@ -57,7 +57,7 @@ def cross_check(blocks: Sequence[Block], k: int, overhead: Overhead, bound_ms: f
     claimed_ms = fmean([block.mean_ms for block in (*small, *large)])
     missing = {k: missing_ms(small), 2 * k: missing_ms(large)}
     outside = {calls: calls * claimed_ms + value for calls, value in missing.items()}
-    return _answer(claimed_ms, outside, k, base, bound_ms)
+    return _answer(claimed_ms, outside, k, base, bound_ms, spread_ms(base))
 
 
 def device_check(
@@ -68,11 +68,17 @@ def device_check(
     large = [b.wall_ns / 1e6 for b in blocks if len(b.claimed_ns) == 2 * k]
     if not small or not large:
         return None
-    return _answer(claimed_ms, {k: min(small), 2 * k: min(large)}, k, overhead.wall, bound_ms)
+    spread = least_spread_ms(overhead.wall)
+    return _answer(claimed_ms, {k: min(small), 2 * k: min(large)}, k, overhead.wall, bound_ms, spread)
 
 
 def _answer(
-    claimed_ms: float, outside_ms: dict[int, float], k: int, base: ByCalls, bound_ms: float | None
+    claimed_ms: float,
+    outside_ms: dict[int, float],
+    k: int,
+    base: ByCalls,
+    bound_ms: float | None,
+    spread: float,
 ) -> TimingCheck:
     check = check_timing(
         claimed_ms,
@@ -82,7 +88,7 @@ def _answer(
         overhead_ms=per_call_ms(base, k),
         bound_ms=bound_ms,
     )
-    allowed_ms = check.allowed_ms + spread_ms(base)
+    allowed_ms = check.allowed_ms + spread
     rest_ms = min((value - typical_ms(base, calls)) / calls - claimed_ms for calls, value in outside_ms.items())
     excess_ms = max(check.excess_ms, rest_ms)
     suspect = check.below_bound or excess_ms > allowed_ms

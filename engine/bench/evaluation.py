@@ -16,6 +16,7 @@ from engine.bench.claims import verify_claims
 from engine.bench.contender import Contender, Failure
 from engine.bench.correctness import Correctness, check_rounds, first_call
 from engine.bench.device_lock import DeviceLock, Turn
+from engine.bench.noop import noop_contender, noop_fault
 from engine.bench.plan_calls import new_seed, round_inputs
 from engine.bench.reasons import asks_for_cuda, verdict_of
 from engine.bench.session import Session
@@ -54,6 +55,7 @@ class Trial:
         self.phases = dict.fromkeys(("start", "compile", "wait", "correctness", "timing"), 0.0)
         self.results: dict[int, Correctness] = {}
         self.unlisted = Correctness()
+        self.noop: Contender | None = None  # on a GPU: whose overhead the outside clock subtracts
         self._turn: Turn | None = None
         self.timing: Timing | None = None
         self.notes: list[str] = []
@@ -70,7 +72,8 @@ class Trial:
         except Fault as fault:
             reason, detail = fault.reason, fault.detail
         finally:
-            await asyncio.gather(*(side.close() for side in (self.candidate, *self.rivals)))
+            sides = [self.candidate, *self.rivals, *([self.noop] if self.noop else [])]
+            await asyncio.gather(*(side.close() for side in sides))
         failed = next((r for r in (*self.results.values(), self.unlisted) if r.reason), None)
         if not reason and failed is not None:
             reason, detail = failed.reason, failed.detail
@@ -135,6 +138,8 @@ class Trial:
             self.phases["compile"] = time.monotonic() - begin
             return
         work = [self._first_calls(), *(self._prepare(rival) for rival in self.rivals if self.plan.timing)]
+        if self.session.on_gpu and self.plan.timing and not self.session.overheads:
+            work.append(self._prepare_noop())
         tasks = [asyncio.create_task(step) for step in work]
         try:
             await asyncio.gather(*tasks)
@@ -212,6 +217,14 @@ class Trial:
             needs = self.session.device == "cpu" and rival.role == "reference"
             needs = needs and asks_for_cuda(failure.detail, rival.solution.entry_source)
             raise Fault("needs.cuda" if needs else f"fault.{rival.role}", detail) from None
+
+    async def _prepare_noop(self) -> None:
+        """Its process starts while others compile."""
+        self.noop = noop_contender(self.session, self.candidate.solution.spec.destination_passing_style)
+        try:
+            await self.noop.start()
+        except Failure as failure:
+            raise noop_fault(failure) from None
 
     async def _breathe(self) -> None:
         if self._turn is not None:

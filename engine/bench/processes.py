@@ -49,6 +49,7 @@ class Helper:
         readable: Sequence[str] = (),
         writable: Sequence[str] = (),
         cores: Sequence[int] = (),
+        arguments: Sequence[str] = (),
         extra_env: Mapping[str, str] | None = None,
     ) -> Helper:
         ours, theirs = socket.socketpair()
@@ -57,7 +58,7 @@ class Helper:
         argv = command(
             sandbox,
             f"engine.bench.{name}",
-            [str(theirs.fileno())],
+            [str(theirs.fileno()), *arguments],
             env,
             readable=readable,
             writable=writable,

@@ -23,6 +23,7 @@ from engine.bench.plan_calls import LOOKED_AT
 from engine.bench.processes import Child, Helper, JudgeClient, Zygote
 from engine.bench.sandbox import Sandbox, choose_sandbox
 from engine.bench.unlisted import unlisted_workload
+from engine.errors import Fault
 from engine.paths import cache_dir
 from engine.problems.load import problem_to_json
 from engine.problems.model import Problem
@@ -32,12 +33,19 @@ SLOTS = 8  # calls of one block, at most; more where a slot is small
 _MANY_SLOTS = 32
 
 _DEVICE_SHARE = 0.8
+COMPILER = ("torch._dynamo", "torch._inductor.compile_fx")
+_COMPILER_WORDS = ("torch.compile", "torch._dynamo", "torch._inductor")
 _CONTEXT_BYTES = 1 << 30  # of a process on a GPU, without its tensors
 _SMALL_ARENA = 32 << 20
 _ARENA_BYTES = 512 << 20  # per side and direction; larger problems get fewer slots
 _FIRST_UID = 61000
 LIBRARY = "benchmark_kernel"  # SOL-ExecBench's name for a built extension
 _UIDS = 4000
+
+
+def uses_compiler(solution: Solution) -> bool:
+    """Whether a source speaks of torch's compiler. A wrong guess costs memory or seconds, nothing else."""
+    return any(word in source.content for source in solution.sources for word in _COMPILER_WORDS)
 
 
 class Side:
@@ -112,6 +120,7 @@ class Session:
         self.own_inputs = device != "cpu" if own_inputs is None else own_inputs
         self.judge: JudgeClient
         self.zygote: Zygote
+        self._compiling: asyncio.Task[Zygote] | None = None
         self.specs: list[wire.WorkloadSpec] = []
         self.slots: list[int] = []
         self.layers: dict[str, str] = dict(self.sandbox.layers)
@@ -131,19 +140,9 @@ class Session:
     async def _open(self) -> None:
         self.scratch.mkdir(parents=True, exist_ok=True)
         reads = [self.problem.root] if self.problem.root else []
-        start = Helper.start
-        caches = compile_cache_dir()
         zygote, judge = await asyncio.gather(
-            start(
-                "zygote",
-                self.sandbox,
-                self.scratch,
-                device=self.device,
-                cores=self.cores.work,
-                writable=[str(caches)],
-                extra_env={compile_cache.MOUNT: str(caches)},
-            ),
-            start(
+            self._start_zygote(),
+            Helper.start(
                 "judge",
                 self.sandbox,
                 self.scratch,
@@ -172,6 +171,33 @@ class Session:
             raise
         self.specs = opened.specs
         self.slots = [slots_of(spec, self.device_bytes) for spec in self.specs]
+
+    async def _start_zygote(self, *modules: str) -> Helper:
+        caches = compile_cache_dir()
+        return await Helper.start(
+            "zygote",
+            self.sandbox,
+            self.scratch,
+            device=self.device,
+            cores=self.cores.work,
+            writable=[str(caches)],
+            arguments=modules,
+            extra_env={compile_cache.MOUNT: str(caches)},
+        )
+
+    async def _zygote_for(self, solution: Solution) -> Zygote:
+        """Sources that compile with torch start where its compiler is loaded: seconds less for each process.
+
+        That second zygote is started when the first such solution comes.
+        """
+        if not uses_compiler(solution):
+            return self.zygote
+        if self._compiling is None:
+            self._compiling = asyncio.create_task(self._start_compiling())
+        return await asyncio.shield(self._compiling)
+
+    async def _start_compiling(self) -> Zygote:
+        return await Zygote.start(await self._start_zygote(*COMPILER))
 
     async def take_side(self) -> Side:
         """Arenas for one more candidate process; given back with :meth:`return_side` and then reused."""
@@ -227,7 +253,7 @@ class Session:
             namespaces=self.namespaces,
             fallback_scratch=f"/tmp/kernelarc-{os.getpid()}" if self.sandbox.kind != "none" else str(self.scratch),
         )
-        return await self.zygote.spawn(request, side.fds)
+        return await (await self._zygote_for(solution)).spawn(request, side.fds)
 
     def _limits(self, side: Side) -> wire.Limits:
         memory = memory_limit(side.input_bytes + side.output_bytes, cuda=self.on_gpu)
@@ -275,8 +301,14 @@ class Session:
         if not self._opened:
             return
         self._opened = False
-        await asyncio.gather(self.zygote.stop(), self.judge.helper.stop())
+        await asyncio.gather(self.zygote.stop(), self.judge.helper.stop(), self._stop_compiling())
         for side in self._sides:
             side.close()
         self._sides.clear()
         self._free.clear()
+
+    async def _stop_compiling(self) -> None:
+        if self._compiling is not None:
+            with contextlib.suppress(Fault):
+                await (await self._compiling).stop()
+            self._compiling = None

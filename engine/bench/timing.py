@@ -28,7 +28,6 @@ from engine.hardware.quiet import QUIET
 
 _REFERENCE_BUDGET_S = 5.0  # without an incumbent there is nothing to decide, only a ratio to estimate
 _PRECISION = 0.05  # half-width of the interval of ln(reference / candidate) that is good enough
-_REFERENCE_CALLS = 3  # so many times the calls that were asked for, at most, where precision is not reached
 _REDONE = 3  # times a pair is measured again because the clock moved
 _CHECKS_S = 1.0  # judge's time for checking timed calls that is always granted
 _CHECK_SHARE = 0.5  # beyond it, as a share of the time that blocks took
@@ -219,7 +218,7 @@ class Pairing:
         self.timing.decision = decision
         if rival == "reference" and self.timing.pairs >= self.plan.min_pairs:
             interval = decision.interval
-            enough = self._calls() >= _REFERENCE_CALLS * self.plan.calls
+            enough = self.candidate.session.on_gpu and self._calls() >= self.plan.calls
             return final or enough or decision.verdict == "keep" or interval.hi - interval.lo < 2 * _PRECISION
         return decision.verdict != "continue"
 

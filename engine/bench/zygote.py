@@ -1,7 +1,8 @@
 """The warm process that candidates are forked from. Exec'd in the sandbox; imports torch, runs nothing foreign.
 
-``python -m engine.bench.zygote FD``: FD is a socket to the engine. One :class:`~engine.bench.wire.Spawn` makes
-zygote → (short-lived) entry process → keeper (pid 1 of new namespaces) → candidate.
+``python -m engine.bench.zygote FD [MODULE…]``: FD is a socket to the engine, the modules are imported as well. One
+:class:`~engine.bench.wire.Spawn` makes zygote → (short-lived) entry process → keeper (pid 1 of new namespaces) →
+candidate.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ import msgspec
 from engine.bench import compile_cache, wire
 from engine.bench import namespaces as ns
 from engine.bench.confine import SCRATCH, confine, may_change_user, private_folders, private_mounts
-from engine.bench.keeper import Keeper, descendants
+from engine.bench.herd import descendants
+from engine.bench.keeper import Keeper
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -245,6 +247,9 @@ def main() -> NoReturn:
 
     torch.set_num_threads(1)
     found = versions()
+    for module in sys.argv[2:]:
+        with suppress(ImportError):  # a convenience only: who needs it imports it
+            importlib.import_module(module)
     if find_spec("numpy") is not None:
         importlib.import_module("numpy")
     gc.collect()
