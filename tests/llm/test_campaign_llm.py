@@ -9,8 +9,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 
+from engine.config import PRESETS
 from engine.host import serve
 from engine.launch import create_campaign
 from engine.presets import resolve
@@ -253,45 +255,62 @@ async def test_an_unknown_price_is_shown_as_unknown(campaign: Any, server: Any, 
     assert all(v.cost_usd is None for v in run.events(ev.Verdict))
 
 
-@pytest.mark.parametrize(
-    ("config", "agents", "shared", "siblings", "most"),
-    [
-        ("single", 1, False, False, 16),
-        ("multi-bounded", 2, True, True, 16),
-        ("multi-unbounded", 2, True, True, 99),
-    ],
-)
 async def test_the_three_configurations_differ_in_the_documented_settings_only(
-    config: str,
-    agents: int,
-    shared: bool,
-    siblings: bool,
-    most: int,
-    campaign: Any,
-    server: Any,
-    api: ModuleType,
+    campaign: Any, server: Any, api: ModuleType
 ) -> None:
     """Proven on what the models were told and on what is stored."""
-    server.default = improving(api, step=0.97)
-    run = campaign(config=config, candidates=24, prompt_tokens=200_000)
-    summary = await run.run()
-    prompts = run.prompts()
-    wins = [len(re.findall(r"^  .*before→after: ", p, re.MULTILINE)) for p in prompts]
-    with run.reader() as reader:
-        stored = len(reader.memory(kind="win"))
-        rows = reader.candidates_after(0, 100)
-    assert len(summary.agents) == agents
-    assert max(wins) <= most and stored <= most
-    assert (stored > 16) == (most == 99)
-    assert any("# Faster siblings" in p for p in prompts) == siblings
-    foreign = [p for p, row in zip(prompts, rows, strict=True) if row.position == 1 and "What worked" in p]
-    assert not foreign or shared
-    headings = {line for p in prompts for line in p.splitlines() if line.startswith("# ")}
-    optional = {"# Faster siblings", "# What this campaign knows", "# Your last tries, newest first"}
-    assert {h for h in headings if not h.startswith(("# Strategy", "# What you start", "# This time"))} >= {
-        "# How to answer"
-    }
-    assert headings & optional <= optional
+    told: dict[str, list[tuple[str, str]]] = {}
+    stored: dict[str, dict[str, Any]] = {}
+    wins: dict[str, int] = {}
+    for config in PRESETS:
+        server.default = improving(api, step=0.97)
+        run = campaign(config=config, candidates=24, prompt_tokens=200_000)
+        await run.run()
+        with run.reader() as reader:
+            rows = reader.candidates_after(0, 100)
+            wins[config] = len(reader.memory(kind="win"))
+            stored[config] = msgspec.to_builtins(reader.campaign().config)
+        told[config] = [(row.agent, prompt) for row, prompt in zip(rows, run.prompts(), strict=True)]
+
+    documented = {"config", "agents", "memory", "wins", "traps", "leaderboard"}
+    differing = {key for key in stored["single"] if len({str(one[key]) for one in stored.values()}) > 1}
+    assert differing <= documented
+    assert [len({agent for agent, _ in told[config]}) for config in PRESETS] == [1, 2, 2]
+    first = {next(prompt for agent, prompt in told[config] if agent == "1") for config in PRESETS}
+    assert len(first) == 1, "before anything is known the three say the same, to the letter"
+
+    headings = {config: {_kind(line) for _, p in told[config] for line in p.splitlines()} for config in PRESETS}
+    assert headings["multi-bounded"] == headings["multi-unbounded"]
+    assert headings["multi-bounded"] - headings["single"] == {"# Faster siblings"}
+
+    shown = {config: max(p.count("before→after: ") for _, p in told[config]) for config in PRESETS}
+    assert (wins["single"], wins["multi-bounded"]) == (16, 16) and wins["multi-unbounded"] > 16
+    assert shown["single"] <= 16 and shown["multi-bounded"] <= 16 < shown["multi-unbounded"]
+
+
+def _kind(line: str) -> str:
+    """The heading that a line is, without what it names; empty for any other line."""
+    return line.partition(":")[0] if line.startswith("# ") else ""
+
+
+async def test_private_memory_holds_nothing_of_the_other_agent(
+    campaign: Any, server: Any, api: ModuleType
+) -> None:
+    """Two agents, each with the wins of its own candidates only; shared, they see each other's."""
+    foreign: dict[str, bool] = {}
+    for memory in ("private", "shared"):
+        server.default = improving(api, step=0.97)
+        run = campaign(candidates=10, memory=memory, leaderboard=False)
+        await run.run()
+        with run.reader() as reader:
+            rows = reader.candidates_after(0, 100)
+        ideas = {agent: {row.hypothesis for row in rows if row.agent == agent} for agent in ("1", "2")}
+        foreign[memory] = any(
+            idea in prompt
+            for row, prompt in zip(rows, run.prompts(), strict=True)
+            for idea in ideas["2" if row.agent == "1" else "1"] - ideas[row.agent]
+        )
+    assert foreign == {"private": False, "shared": True}
 
 
 async def test_a_skill_edited_meanwhile_is_in_the_next_prompt(
