@@ -68,6 +68,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, Any]
     ledger: LedgerTotals
     cost_per_keep_usd: float | None
+    cost_unknown: bool  # some call had no known price: the cost is at least what is said
     notes: list[str]
 
 
@@ -75,7 +76,6 @@ def build_report(reader: StoreReader, folder: Path) -> Report:
     """Read everything that the report says. Raises :class:`StoreError`."""
     campaign, summary = reader.campaign(), reader.summary()
     keeps = _all_keeps(reader)
-    standing = [keep for keep in keeps if keep.vetoed_at is None]
     return Report(
         status=status_json(reader, folder),
         keeps=[_keep_line(row, summary) for row in keeps],
@@ -91,7 +91,8 @@ def build_report(reader: StoreReader, folder: Path) -> Report:
         settings=msgspec.to_builtins(campaign.config),
         environment=_environment(campaign, summary),
         ledger=reader.ledger_totals(),
-        cost_per_keep_usd=summary.cost_usd / len(standing) if standing and summary.cost_usd else None,
+        cost_per_keep_usd=summary.cost_per_keep_usd,
+        cost_unknown=summary.cost_unknown,
         notes=list(campaign.baselines.notes) if campaign.baselines else [],
     )
 
@@ -198,7 +199,9 @@ def _overview(report: Report) -> list[str]:
         lines.append(f"SOL score   {s['sol_score']:.3f} (bound: {basis['bound']}, baseline: {basis['baseline']})")
     if s["cost_usd"] or s["tokens"]:
         per_keep = f", ${report.cost_per_keep_usd:.2f} per KEEP" if report.cost_per_keep_usd else ""
-        lines.append(f"cost        ${s['cost_usd']:.2f}{per_keep}, {s['tokens']} tokens")
+        least = "at least " if report.cost_unknown else ""
+        unknown = " (some prices are unknown)" if report.cost_unknown else ""
+        lines.append(f"cost        {least}${s['cost_usd']:.2f}{per_keep}, {s['tokens']} tokens{unknown}")
     return lines
 
 

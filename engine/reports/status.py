@@ -126,7 +126,9 @@ def duration(seconds: float) -> str:
 def _head(summary: Summary, state: CampaignState, elapsed_s: float, name: str) -> list[str]:
     budget = f"/{summary.budget}" if summary.budget is not None else ""
     cap = f" of {summary.max_cost_usd:g}" if summary.max_cost_usd is not None else ""
-    money = "" if not summary.cost_usd and not summary.tokens else f"  ${summary.cost_usd:.2f}{cap}"
+    least = "≥" if summary.cost_unknown else ""
+    money = "" if not summary.cost_usd and not summary.tokens else f"  {least}${summary.cost_usd:.2f}{cap}"
+    per_keep = summary.cost_per_keep_usd
     why = f" ({summary.stop_reason.value})" if summary.stop_reason else ""
     device = summary.device_name or summary.device
     lines = [
@@ -144,6 +146,8 @@ def _head(summary: Summary, state: CampaignState, elapsed_s: float, name: str) -
         lines.append(f"best {summary.best_ms:.4f} ms{speedup}{share}{owner}")
     counts = "  ".join(f"{o.value.lower()} {summary.outcomes.get(o.value, 0)}" for o in _OUTCOMES)
     lines.append(f"{counts}  errors {summary.errors}  ·  {summary.wins} wins  {summary.traps} traps")
+    if summary.tokens:
+        lines.append(f"{summary.tokens} tokens" + (f"  {least}${per_keep:.2f} per KEEP" if per_keep else ""))
     return lines
 
 

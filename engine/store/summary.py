@@ -123,6 +123,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     agents: dict[str, AgentSummary] = {}
     attention: list[Note] = []
 
+    @property
+    def cost_per_keep_usd(self) -> float | None:
+        """What each KEEP that stands has cost so far; ``None`` without one, or where no price is known."""
+        standing = sum(len(agent.keeps) for agent in self.agents.values())
+        return self.cost_usd / standing if standing and self.cost_usd else None
+
     def elapsed_s(self, now: float) -> float:
         """Running time, pauses and interruptions left out."""
         running = max(0.0, now - self.running_since) if self.running_since is not None else 0.0

@@ -132,4 +132,7 @@ def _counts(summary: Summary) -> Line:
         line.add(f"  {letter} ", style).add(str(summary.outcomes.get(outcome, 0)))
     if summary.errors:
         line.add("  E ", "verdict-error").add(str(summary.errors))
+    per_keep = summary.cost_per_keep_usd
+    if per_keep:
+        line.add(f"  {fmt.money(per_keep, unknown=summary.cost_unknown)} per KEEP", "muted")
     return line

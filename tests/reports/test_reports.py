@@ -23,6 +23,7 @@ from engine.store.create import create_database
 from engine.store.lock import CampaignLock
 from engine.store.reader import StoreReader
 from engine.store.rows import VerdictRecord
+from engine.store.summary import Summary
 from engine.store.writer import StoreWriter
 from tests.fixtures.recorded import record_campaign
 from tests.fixtures.store_records import BASELINES, SEED, row, started, verdict
@@ -152,6 +153,20 @@ def test_the_text_status_fits_one_screen(finished: Path, running: Path) -> None:
         assert len(lines) <= 24 and max(map(len, lines)) < 80
         assert all(line.isprintable() for line in lines)
     assert lines[-2:] == ["the engine is gone; to go on from the store:", "  kernelarc resume going"]
+
+
+def test_money_is_told_with_its_worth_and_its_gaps(finished: Path) -> None:
+    """Cost, tokens and cost per KEEP; an unknown price makes a sum a least one, in every place."""
+    with StoreReader(finished) as reader:
+        report, summary = build_report(reader, finished), reader.summary()
+        known = status_text(reader, finished)
+    standing = sum(not keep.vetoed for keep in report.keeps)
+    assert summary.cost_per_keep_usd == pytest.approx(summary.cost_usd / standing) == report.cost_per_keep_usd
+    assert f"{summary.tokens} tokens  ${summary.cost_per_keep_usd:.2f} per KEEP" in known
+    assert "at least" not in report_text(report) and "≥" not in known
+    gaps = msgspec.structs.replace(report, cost_unknown=True)
+    assert "at least $" in report_text(gaps) and "some prices are unknown" in report_text(gaps)
+    assert Summary(cost_usd=1.0).cost_per_keep_usd is None
 
 
 def test_the_report_has_every_part(finished: Path) -> None:
