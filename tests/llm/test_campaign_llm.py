@@ -17,10 +17,12 @@ from engine.host import serve
 from engine.launch import create_campaign
 from engine.presets import resolve
 from engine.problems.model import Problem
+from engine.proposers.llm import access
 from engine.records import Evaluation, StopReason
 from engine.store import events as ev
 from engine.store.reader import StoreReader
 from engine.store.summary import Summary
+from tests.llm.test_proposer import ERRORS, REJECTS
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pydantic.*", "ignore::DeprecationWarning:litellm.*")
 
@@ -152,6 +154,40 @@ async def test_a_reject_takes_a_position_and_is_fed_back_in_words(
     assert (first.outcome, first.reason, first.position, first.r) == ("REJECT", "reply.wrong-entry-point", 1, 0)
     assert second.position == 2
     assert "reply.wrong-entry-point: no block defines a top-level run(…); it defines forward" in run.prompts()[1]
+
+
+@pytest.mark.parametrize("name", [*ERRORS, *REJECTS])
+async def test_a_campaign_goes_on_whatever_one_of_its_models_does(
+    name: str, campaign: Any, server: Any, api: ModuleType
+) -> None:
+    """Every ending of the table, in a campaign of two agents: nothing is lost, every position is used.
+
+    A model without replies is put aside and the healthy one stands in; one whose replies are useless costs the
+    positions that it took.
+    """
+    await access.load()  # three seconds, which a deadline this short has no room for
+    case = {**ERRORS, **REJECTS}[name]
+    good = improving(api)
+    odd = case.behave(api)
+    server.default = lambda body: odd if body["model"] == "odd" and odd else good(body)
+    base = case.base or server.base_url
+    run = campaign(agents=2, candidates=4, model=[PRICED, f"openai/odd@{base}"], proposal_deadline_s=1.5)
+    summary = await run.run()
+    assert (summary.candidates, summary.stop_reason) == (4, StopReason.CANDIDATES)
+    verdicts = {(v.agent, v.position): v.reason for v in run.events(ev.Verdict)}
+    assert sorted(verdicts) == [("1", 1), ("1", 2), ("2", 1), ("2", 2)]
+    errors = run.events(ev.CandidateError)
+    if name in ERRORS:
+        assert {e.agent for e in errors} == {"2"} and {e.reason for e in errors} == {case.reason}
+        assert 1 <= len(errors) <= 3 and summary.agents["2"].paused == ""
+        assert PRICED in {e.model for e in run.events(ev.ModelChosen)}
+    else:
+        assert not errors and verdicts["2", 1] == verdicts["2", 2] == case.reason
+    assert not verdicts["1", 1].startswith("reply.")
+    with run.reader() as reader:
+        totals = reader.ledger_totals()
+    assert totals.reserved_usd == totals.reserved_tokens == 0
+    assert (summary.cost_usd, summary.tokens) == (pytest.approx(totals.charged_usd), totals.tokens)
 
 
 async def test_a_reply_is_paid_for_once_though_the_bench_failed(
