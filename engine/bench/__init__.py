@@ -26,8 +26,9 @@ def evaluate_many(
     device: str,
     plan: EvaluationPlan,
     evidence_dir: Path | None = None,
+    against: Solution | None = None,
 ) -> AsyncIterator[Evaluation]:
-    """The guard alone on several solutions, against the reference, in one warm session."""
+    """The guard alone on several solutions, against the reference and ``against``, in one warm session."""
     from engine.bench.bench import evaluate_many as run
 
-    return run(problem, solutions, device, plan, evidence_dir)
+    return run(problem, solutions, device, plan, evidence_dir, against)

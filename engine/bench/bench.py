@@ -185,8 +185,9 @@ async def evaluate_many(
     device: str,
     plan: EvaluationPlan,
     evidence_dir: Path | None = None,
+    against: Solution | None = None,
 ) -> AsyncIterator[Evaluation]:
-    """Each solution against the reference, in order, in one warm session."""
+    """Each solution against the reference, and against another solution if one is given; one warm session."""
     scratch = Path(mkdtemp(prefix="kernelarc-"))
     bench = ProcessBench(problem, device, scratch)
     plan = msgspec.structs.replace(plan, against_reference=True)
@@ -194,7 +195,7 @@ async def evaluate_many(
         for index, solution in enumerate(solutions):
             gate = check(solution, problem)
             if gate.ok:
-                evaluation = await bench.evaluate(solution, plan)
+                evaluation = await bench.evaluate(solution, plan, against)
                 if evaluation.verdict == "PASS":
                     await bench.bounds_known()
                     evaluation = await asyncio.to_thread(with_basis, evaluation, problem, bench.device)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine.bench.reasons import status_of
-from engine.bench.stats import geomean, median_interval
+from engine.bench.stats import geomean, median_interval, paired_interval
 from engine.hardware.roofline import sol_score
 from engine.records import Comparison, Evaluation, WorkloadResult
 from engine.text import clean
@@ -63,6 +63,9 @@ def _timed(trial: Trial, workload: int, row: WorkloadResult) -> WorkloadResult:
         return row
     interval = median_interval([block.mean_ms for block in blocks["candidate"]])
     row = msgspec.structs.replace(row, latency_ms=interval.mid, latency_ci=(interval.lo, interval.hi))
+    if "incumbent" in blocks:
+        pairs = paired_interval(trial.timing.log_ratios("incumbent", [workload])[0])
+        row = msgspec.structs.replace(row, log_ratio=pairs.mid, log_ratio_ci=(pairs.lo, pairs.hi))
     if "reference" in blocks:
         ratios = trial.timing.log_ratios("reference", [workload])[0]
         baseline = median(block.mean_ms for block in blocks["reference"])

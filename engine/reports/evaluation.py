@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from engine.problems.model import Problem
@@ -15,8 +16,11 @@ _WORKLOAD_KEYS = (
 )  # fmt: skip
 
 
-def evaluation_json(problem: Problem, solution: Solution, device: str, evaluation: Evaluation) -> dict[str, Any]:
-    """One evaluation as a plain document; keys and meanings are a contract."""
+def evaluation_json(
+    problem: Problem, solution: Solution, device: str, evaluation: Evaluation, against: Solution | None = None
+) -> dict[str, Any]:
+    """One evaluation as a plain document; keys and meanings are a contract. ``against`` only if asked for."""
+    compared = {"against": _against(evaluation, against)} if against is not None else {}
     return {
         "problem": problem.name,
         "solution": solution.name,
@@ -31,4 +35,18 @@ def evaluation_json(problem: Problem, solution: Solution, device: str, evaluatio
         "notes": evaluation.notes,
         "wall_s": round(evaluation.wall_s, 3),
         "phases_s": {name: round(evaluation.phases_s.get(name, 0.0), 3) for name in _PHASES},
+        **compared,
+    }
+
+
+def _against(evaluation: Evaluation, rival: Solution) -> dict[str, Any] | None:
+    """How many times faster than the other solution, with a 95 % interval; from paired blocks."""
+    comparison = evaluation.comparison
+    if comparison is None or comparison.against != "incumbent":
+        return None
+    return {
+        "solution": rival.name,
+        "speedup": math.exp(comparison.log_ratio),
+        "speedup_ci": [math.exp(comparison.lo), math.exp(comparison.hi)],
+        "pairs": comparison.pairs,
     }

@@ -22,6 +22,9 @@ EXIT_CODES = {"PASS": 0, "FAIL": 1, "REJECT": 1, "ERROR": 3}
 @click.option("--device", help="cpu, cuda or cuda:i.  [default: a GPU if there is one]")
 @click.option("--rounds", type=click.IntRange(1, 100), default=10, show_default=True, help="Correctness rounds.")
 @click.option("--calls", type=click.IntRange(1, 1000), default=50, show_default=True, help="Timed calls, at most.")
+@click.option(
+    "--against", type=click.Path(path_type=Path), help="Compare with this solution as well, in paired blocks."
+)
 @click.option("--no-timing", is_flag=True, help="Correctness only.")
 @click.option("--deadline", type=Positive(), default=600.0, show_default=True, help="Seconds for one solution.")
 @click.option(
@@ -30,7 +33,7 @@ EXIT_CODES = {"PASS": 0, "FAIL": 1, "REJECT": 1, "ERROR": 3}
 @json_option
 def evaluate(
     problem: str, solutions: tuple[Path, ...], workloads: tuple[str, ...], device: str | None, rounds: int,
-    calls: int, no_timing: bool, deadline: float, evidence: Path | None, as_json: bool,
+    calls: int, against: Path | None, no_timing: bool, deadline: float, evidence: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """The guard alone on one or more solutions.
 
@@ -47,6 +50,7 @@ def evaluate(
 
     found = find_problem(problem)
     loaded = [load_solution(path, found) for path in solutions]
+    rival = load_solution(against, found) if against is not None else None
     if device is None:
         from engine.hardware.facts import default_device
 
@@ -55,14 +59,14 @@ def evaluate(
         rounds=rounds, calls=calls, workloads=_uuids(found, workloads), timing=not no_timing,
         against_reference=True, deadline_s=deadline,
     )  # fmt: skip
-    documents = asyncio.run(_evaluate(found, loaded, device, plan, evidence, quiet=as_json))
+    documents = asyncio.run(_evaluate(found, loaded, device, plan, evidence, rival, quiet=as_json))
     if as_json:
         emit_json(documents[0] if len(documents) == 1 else documents)
     raise click.exceptions.Exit(max(EXIT_CODES[str(d["verdict"])] for d in documents))
 
 
 async def _evaluate(
-    problem: Any, solutions: list[Any], device: str, plan: Any, evidence: Path | None, *, quiet: bool
+    problem: Any, solutions: list[Any], device: str, plan: Any, evidence: Path | None, rival: Any, *, quiet: bool
 ) -> list[dict[str, object]]:
     from engine.bench import evaluate_many
     from engine.records import Evaluation
@@ -70,8 +74,9 @@ async def _evaluate(
 
     documents = []
     try:
-        async for index, evaluation in _numbered(evaluate_many(problem, solutions, device, plan, evidence)):
-            document = evaluation_json(problem, solutions[index], device, evaluation)
+        results = evaluate_many(problem, solutions, device, plan, evidence, rival)
+        async for index, evaluation in _numbered(results):
+            document = evaluation_json(problem, solutions[index], device, evaluation, rival)
             documents.append(document)
             if not quiet:
                 click.echo(_text(document))
@@ -124,6 +129,10 @@ def _text(document: dict[str, Any]) -> str:
         lines.append(table(head, rows, right=(0, *range(2, len(head)))))
     if document["geomean_speedup"] is not None:
         lines.append(f"speed-up {times(document['geomean_speedup'])} (geometric mean), timer {document['timer']}")
+    rival = document.get("against")
+    if rival is not None:
+        low, high = rival["speedup_ci"]
+        lines.append(f"{times(rival['speedup'])} against {rival['solution']} (95 %: {low:.3f} to {high:.3f})")
     lines += [f"note: {note}" for note in document["notes"]]
     return "\n".join(lines)
 
