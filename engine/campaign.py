@@ -154,6 +154,11 @@ class Launcher:
 
     async def _follow_skills(self) -> None:
         """Skills that are edited while the campaign runs count from the next proposal on."""
+        broken = [
+            ev.SkillReloaded(name=b.name, ok=False, detail=one_line(b.why)) for b in self.session.skills.broken
+        ]
+        if broken:
+            await self.session.record(*broken)
         try:
             async for reloaded in watch_skills(self.session.skills):
                 self.session.skills = reloaded.skills

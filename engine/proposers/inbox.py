@@ -9,7 +9,10 @@ engine ran is.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,6 +27,12 @@ SOLUTION_FILE = "solution.json"
 SOURCE_FILE = "kernel.py"
 SETTLE_S = 0.15
 """A file that did not change for this long has been written completely."""
+LOOK_AGAIN_S = 1.0
+
+Stat = tuple[str, int, int]
+"""Name, time of change in nanoseconds and size of the file."""
+
+log = logging.getLogger("kernelarc.engine")
 
 
 class WrittenOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +62,10 @@ class InboxProposer:
         known = {past.source_sha for past in context.history}
         known.update({solution_sha(context.base.solution), solution_sha(context.best.solution)})
         live.state(AgentState.PROPOSING, f"waiting for a save in {self.folder}")
+        seen = self._stat()
         reply = self._look(context, known)
         if reply is None:
-            reply = await self._next_save(context, known)
+            reply = await self._next_save(context, known, seen)
         return reply
 
     async def judged(
@@ -91,14 +101,31 @@ class InboxProposer:
         if not self._file().exists():
             (self.folder / SOURCE_FILE).write_text(context.base.solution.entry_source, encoding="utf-8")
 
-    async def _next_save(self, context: Context, known: set[str]) -> Proposal | UnusableReply:
-        from watchfiles import awatch
-
-        async for _ in awatch(self.folder, recursive=False, step=50, debounce=400, rust_timeout=1000):
-            reply = self._look(context, known) if await self._settled() else None
+    async def _next_save(self, context: Context, known: set[str], seen: Stat | None) -> Proposal | UnusableReply:
+        """``seen`` is the file as it was when it was last looked at: a save since then counts."""
+        async for _ in self._moments():
+            if self._stat() == seen or not await self._settled():
+                continue
+            seen = self._stat()
+            reply = self._look(context, known)
             if reply is not None:
                 return reply
         raise asyncio.CancelledError
+
+    async def _moments(self) -> AsyncIterator[None]:
+        """When the folder may have changed: as the system tells, and every second for what it does not tell."""
+        from watchfiles import awatch
+
+        second_ms = int(1000 * LOOK_AGAIN_S)
+        options: dict[str, Any] = {"recursive": False, "step": 50, "debounce": 400, "rust_timeout": second_ms}
+        try:
+            async for _ in awatch(self.folder, yield_on_timeout=True, **options):
+                yield
+        except (OSError, RuntimeError) as error:  # no watches left, or a file system without them
+            log.warning("%s is looked at every %g s: %s", self.folder, LOOK_AGAIN_S, error)
+            while True:
+                await asyncio.sleep(LOOK_AGAIN_S)
+                yield
 
     async def _settled(self) -> bool:
         """Whether the file stopped growing; an editor may still be writing it when the first event comes."""
@@ -111,7 +138,7 @@ class InboxProposer:
             before = after
         return False
 
-    def _stat(self) -> tuple[str, int, int] | None:
+    def _stat(self) -> Stat | None:
         try:
             info = self._file().stat()
         except OSError:

@@ -139,3 +139,35 @@ async def test_an_edit_made_while_no_engine_ran_counts_when_it_is_back(lab) -> N
     await wait_for(lambda: outcome_of(inbox).get("outcome") == "KEEP")
     await campaign.order("stop")
     await task
+
+
+async def test_a_folder_that_cannot_be_watched_is_looked_at(lab, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """A machine without watches left, or a file system that tells nothing: a save is seen all the same."""
+
+    async def no_watches(*folders, **options):  # type: ignore[no-untyped-def]
+        raise OSError("no space left on device: watches")
+        yield
+
+    monkeypatch.setattr("watchfiles.awatch", no_watches)
+    monkeypatch.setattr("engine.proposers.inbox.LOOK_AGAIN_S", 0.05)
+    campaign = lab(in_order([]), candidates=50, proposer=["inbox"])
+    campaign._build = build_proposer
+    task = campaign.start()
+    inbox = campaign.folder / "agents" / "1"
+    await wait_for(lambda: (inbox / "kernel.py").exists())
+    (inbox / "kernel.py").write_text(kernel("ms=0.9"))
+    await wait_for(lambda: outcome_of(inbox).get("outcome") == "KEEP")
+    assert (await campaign.order("stop")).ok
+    summary = await task
+    assert summary.errors == 0 and not summary.agents["1"].restarts
+
+
+async def test_a_skill_that_was_broken_before_the_start_is_reported(lab, private_home: Path) -> None:  # type: ignore[no-untyped-def]
+    folder = private_home / "config" / "kernelarc" / "skills" / "half-done"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text("no frontmatter\n")
+    campaign = lab(in_order(["ms=0.9"]), candidates=1)
+    summary = await campaign.run()
+    assert summary.candidates == 1
+    told = [e for e in campaign.events(ev.SkillReloaded) if not e.ok]
+    assert [(e.name, "frontmatter" in e.detail) for e in told] == [("half-done", True)]
