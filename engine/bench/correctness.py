@@ -94,17 +94,24 @@ async def one_round(
     calls: int = _CALLS_PER_ROUND,
     jitter: bool = False,
 ) -> None:
-    """One block of calls on fresh inputs, every one compared."""
-    seed, style = new_seed(), FRESH if index < 0 else style_of_round(index)
-    result.seeds.append(seed)
-    inputs = round_inputs(min(calls, contender.session.slots[workload]), seed)
-    await contender.run(workload, inputs, style, jitter=jitter)
-    session = contender.session
-    named = calls_to_check(
-        len(inputs),
-        session.specs[workload].output_stride,
-        copied=session.own_inputs,
-        last_only=contender.reuses_output,
-    )
-    checked = await contender.check(workload, inputs, named)
-    result.absorb(checked, style, f"round {index + 1}" if index >= 0 else "first call")
+    """Calls on fresh inputs, every one compared: in one block, or in one each for who reuses its output.
+
+    Of who hands out one buffer again and again only the last call of a block can be compared.
+    """
+    session, style = contender.session, FRESH if index < 0 else style_of_round(index)
+    calls = min(calls, session.slots[workload])
+    blocks = [1] * calls if contender.reuses_output and not jitter else [calls]
+    where = f"round {index + 1}" if index >= 0 else "first call"
+    for size in blocks:
+        seed = new_seed()
+        result.seeds.append(seed)
+        inputs = round_inputs(size, seed)
+        await contender.run(workload, inputs, style, jitter=jitter)
+        named = calls_to_check(
+            size,
+            session.specs[workload].output_stride,
+            copied=session.own_inputs,
+            last_only=contender.reuses_output,
+        )
+        if not result.absorb(await contender.check(workload, inputs, named), style, where):
+            break

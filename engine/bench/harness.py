@@ -31,6 +31,7 @@ from engine.bench import wire
 from engine.problems.dtypes import torch_dtype
 
 FRESH, REFILLED, HIDDEN = range(3)
+_TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
 
 
 class Refused(Exception):
@@ -66,7 +67,10 @@ def status_of(error: BaseException) -> int:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
         return wire.DISK
     if isinstance(error, RuntimeError):
-        text = str(error)
+        try:
+            text = str(error)
+        except BaseException:  # noqa: BLE001  its ``__str__`` is candidate code
+            return wire.RAISED
         if "allocate memory" in text or "out of memory" in text:
             return wire.MEMORY
     return wire.RAISED
@@ -160,63 +164,19 @@ class Caller:
         return arguments
 
 
-def _bind(
-    import_entry: Callable[[], Callable[..., Any]], caller: Caller
-) -> Callable[[wire.Run], tuple[list[wire.Row], list[list[wire.Place]], bytes]]:
+Executor = Callable[[wire.Run], tuple[list[wire.Row], list[list[wire.Place]], bytes]]
+
+
+def _bind(import_entry: Callable[[], Callable[..., Any]], caller: Caller) -> Executor:
     """The block executor, with everything that it touches bound as locals before the candidate can act.
 
     Outputs are not copied here: the report says where they lie, and the keeper reads them out of the frozen
     process, so that nothing can be finished between the end of a call and the reading.
     """
-    clock = time.perf_counter_ns
-    base = torch._C.TensorBase
-    data_ptr, contiguous, stride_of = base.data_ptr, base.contiguous, base.stride
-    exact = (torch.Tensor, torch.nn.Parameter)
-    untouched = torch._C.DisableTorchFunction
-    kinds = {item.dtype: torch_dtype(item.dtype) for spec in caller.workloads for item in spec.outputs}
-    number = (int, float, bool)
-    strided = torch.strided
-    as_tensor = torch.tensor
+    clock, untouched, refused = time.perf_counter_ns, torch._C.DisableTorchFunction, Refused
     held: list[Any] = []
+    items_of, place_of = _items_reader(), _place_reader(caller.workloads, held)
     entry = import_entry()
-
-    def items_of(result: Any, outputs: list[wire.OutputSpec]) -> list[Any]:
-        if len(outputs) == 1 and (type(result) in exact or type(result) in number):
-            return [result]
-        if isinstance(result, tuple):
-            items = list(tuple.__iter__(result))
-        elif isinstance(result, list):
-            items = list(list.__iter__(result))
-        elif isinstance(result, dict):
-            items = [dict.get(result, item.name) for item in outputs]
-        elif isinstance(result, torch.Tensor):
-            items = [result]
-        else:
-            raise Refused(wire.TYPE, f"run returned a {type(result).__name__}, not a tensor, tuple, list or dict")
-        if len(items) != len(outputs):
-            raise Refused(
-                wire.STRUCTURE, f"run returned {len(items)} values, the definition declares {len(outputs)}"
-            )
-        return items
-
-    def place_of(value: Any, spec: wire.OutputSpec) -> wire.Place:
-        if type(value) in number:
-            value = as_tensor(value, dtype=kinds[spec.dtype]).reshape(spec.shape)
-        if type(value) not in exact:
-            raise Refused(wire.TYPE, f"{spec.name} is a {type(value).__name__}, not a plain torch.Tensor")
-        if value.layout is not strided or value.device.type != "cpu":
-            raise Refused(wire.DEVICE, f"{spec.name} is not a dense tensor on the CPU")
-        if value.dtype is not kinds[spec.dtype]:
-            raise Refused(wire.DTYPE, f"{spec.name} is {value.dtype}, the definition declares {spec.dtype}")
-        shape = tuple(value.shape)
-        if shape != spec.shape:
-            raise Refused(wire.SHAPE, f"{spec.name} has shape {list(shape)}, declared {list(spec.shape)}")
-        strides = stride_of(value)
-        if wire.span(shape, strides) * value.itemsize > spec.nbytes or value.is_conj() or value.is_neg():
-            value = contiguous(value)
-            strides = stride_of(value)
-        held.append(value)
-        return (data_ptr(value), *strides, *(0,) * (wire.MAX_DIMS - len(strides)))
 
     def execute(run: wire.Run) -> tuple[list[wire.Row], list[list[wire.Place]], bytes]:
         spec = caller.workloads[run.workload]
@@ -234,7 +194,7 @@ def _bind(
                     with untouched():
                         items = items_of(result, outputs)
                         places.append([place_of(v, item) for v, item in zip(items, outputs, strict=True)])
-            except Refused as refusal:
+            except refused as refusal:
                 rows.append((refusal.status, 0))
                 return rows, [], refusal.detail.encode("utf-8", "replace")
             except BaseException as error:  # noqa: BLE001  the candidate's border: whatever it raises is its answer
@@ -244,6 +204,84 @@ def _bind(
         return rows, places, b""
 
     return execute
+
+
+def is_plain(value: Any) -> bool:
+    """Exactly a tensor. By identity: a metaclass can make any two types equal."""
+    kind = type(value)
+    return kind is _TENSOR or kind is _PARAMETER
+
+
+def is_number(value: Any) -> bool:
+    kind = type(value)
+    return kind is int or kind is float or kind is bool
+
+
+def _items_reader() -> Callable[[Any, list[wire.OutputSpec]], list[Any]]:
+    """What takes a result apart, through the builtin types' own methods, whatever a subclass overrides."""
+    plain, number, tensor = is_plain, is_number, _TENSOR
+
+    def items_of(result: Any, outputs: list[wire.OutputSpec]) -> list[Any]:
+        if len(outputs) == 1 and (plain(result) or number(result)):
+            return [result]
+        if isinstance(result, tuple):
+            items = list(tuple.__iter__(result))
+        elif isinstance(result, list):
+            items = list(list.__iter__(result))
+        elif isinstance(result, dict):
+            items = [dict.get(result, item.name) for item in outputs]
+        elif isinstance(result, tensor):
+            items = [result]
+        else:
+            raise Refused(wire.TYPE, f"run returned a {type(result).__name__}, not a tensor, tuple, list or dict")
+        if len(items) != len(outputs):
+            raise Refused(
+                wire.STRUCTURE, f"run returned {len(items)} values, the definition declares {len(outputs)}"
+            )
+        return items
+
+    return items_of
+
+
+def _place_reader(
+    workloads: list[wire.WorkloadSpec], held: list[Any]
+) -> Callable[[Any, wire.OutputSpec], wire.Place]:
+    """What says where an output lies. Outputs stay alive in ``held``.
+
+    Attributes are read through the C type's own descriptors: ``torch.Tensor`` is a Python class, whose attributes
+    a candidate can replace by properties that compute when they are read.
+    """
+    base = torch._C.TensorBase
+    data_ptr, contiguous, stride_of, is_conj, is_neg = (
+        base.data_ptr, base.contiguous, base.stride, base.is_conj, base.is_neg
+    )  # fmt: skip
+    shape_of, dtype_of, layout_of, on_host, item_bytes = (
+        base.shape.__get__, base.dtype.__get__, base.layout.__get__, base.is_cpu.__get__, base.itemsize.__get__
+    )  # fmt: skip
+    kinds = {item.dtype: torch_dtype(item.dtype) for spec in workloads for item in spec.outputs}
+    plain, number, span, width = is_plain, is_number, wire.span, wire.MAX_DIMS
+    strided, as_tensor = torch.strided, torch.tensor
+
+    def place_of(value: Any, spec: wire.OutputSpec) -> wire.Place:
+        if number(value):
+            value = as_tensor(value, dtype=kinds[spec.dtype]).reshape(spec.shape)
+        if not plain(value):
+            raise Refused(wire.TYPE, f"{spec.name} is a {type(value).__name__}, not a plain torch.Tensor")
+        if layout_of(value) is not strided or not on_host(value):
+            raise Refused(wire.DEVICE, f"{spec.name} is not a dense tensor on the CPU")
+        if dtype_of(value) is not kinds[spec.dtype]:
+            raise Refused(wire.DTYPE, f"{spec.name} is {dtype_of(value)}, the definition declares {spec.dtype}")
+        shape = tuple(shape_of(value))
+        if shape != spec.shape:
+            raise Refused(wire.SHAPE, f"{spec.name} has shape {list(shape)}, declared {list(spec.shape)}")
+        strides = stride_of(value)
+        if span(shape, strides) * item_bytes(value) > spec.nbytes or is_conj(value) or is_neg(value):
+            value = contiguous(value)
+            strides = stride_of(value)
+        held.append(value)
+        return (data_ptr(value), *strides, *(0,) * (width - len(strides)))
+
+    return place_of
 
 
 def serve(channel: socket.socket, inputs: Arena, outputs: Arena, folder: str) -> NoReturn:

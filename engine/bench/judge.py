@@ -33,6 +33,7 @@ from engine.bench.digest import Digest, numbers_of
 from engine.bench.judge_compare import Replays, judge_call, probe
 from engine.bench.layout import workload_spec
 from engine.bench.reasons import asks_for_cuda
+from engine.bench.refill import refilled
 from engine.errors import BadInput, Fault
 from engine.problems.axes import resolve_axes, shape_of
 from engine.problems.distributions import Draw, role_of
@@ -43,10 +44,11 @@ from engine.problems.model import Problem, RandomInput, ScalarInput
 from engine.problems.outputs import normalize_outputs
 from engine.problems.reference import load_reference
 
-_CACHE_BYTES = 1 << 30
+_CACHE_BYTES = 256 << 20  # of base sets, beyond the last two
 _DEVICE_CHUNK = 1 << 26  # elements compared at a time where memory is plenty and every step waits for the device
 # Roles whose elements are drawn independently of each other: rotating them gives another valid draw.
 _EXCHANGEABLE = {None, "weight matrix", "positive"}
+_NORMAL = {None, "weight matrix"}  # of those, in float types that can be added: sums of them are normal again
 
 _libc = ctypes.CDLL(None)
 _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
@@ -146,7 +148,7 @@ class Judge:
     def _remember(self, key: tuple[int, int], values: list[Any]) -> None:
         self._sets[key] = values
         self._set_bytes += _bytes_of(values)
-        while self._set_bytes > _CACHE_BYTES and len(self._sets) > 1:
+        while self._set_bytes > _CACHE_BYTES and len(self._sets) > 2:
             _, dropped = self._sets.popitem(last=False)
             self._set_bytes -= _bytes_of(dropped)
 
@@ -154,15 +156,14 @@ class Judge:
         """Adds which inputs may be rotated, and whether the seed alone gives all of them."""
         sources = self.problem.workloads[workload].inputs
         kinds = [sources.get(item.name, RandomInput()) for item in spec.inputs]
-        inputs = [
-            msgspec.structs.replace(
-                item,
-                rotates=item.shape is not None
-                and isinstance(kind, RandomInput)
-                and self._exchangeable(workload, item.name),
-            )
-            for item, kind in zip(spec.inputs, kinds, strict=True)
-        ]
+        inputs: list[wire.InputSpec] = []
+        for item, kind in zip(spec.inputs, kinds, strict=True):
+            drawn = item.shape is not None and isinstance(kind, RandomInput)
+            role = self._role(workload, item.name) if drawn else "given"
+            dtype = torch_dtype(item.dtype)
+            wide = dtype.is_floating_point and dtype.itemsize > 1
+            item = msgspec.structs.replace(item, rotates=role in _EXCHANGEABLE, blends=role in _NORMAL and wide)
+            inputs.append(item)
         seeded = all(isinstance(kind, RandomInput | ScalarInput) for kind in kinds)
         return msgspec.structs.replace(spec, inputs=inputs, seeded=seeded)
 
@@ -174,25 +175,30 @@ class Judge:
 
     def inputs_of(self, workload: int, call: jw.Inputs) -> list[Any]:
         """The call's inputs as tensors of their own, so that a reference may write into them."""
-        owned: list[Any] = []
         values = self.base_set(workload, call.seed)
-        for value, item in zip(values, self.specs[workload].inputs, strict=True):
-            if not isinstance(value, torch.Tensor):
-                owned.append(value)
-                continue
-            shift = self.shift_of(item, call)
-            flat = value.reshape(-1)
-            owned.append(torch.roll(flat, shift).view(value.shape) if shift else value.clone())
-        return owned
+        return [self._input_of(workload, index, value, call) for index, value in enumerate(values)]
 
-    def _exchangeable(self, workload: int, name: str) -> bool:
+    def _input_of(self, workload: int, index: int, value: Any, call: jw.Inputs) -> Any:
+        spec = self.specs[workload]
+        item = spec.inputs[index]
+        if not isinstance(value, torch.Tensor):
+            return value
+        if not item.rotates or not call.shift:
+            return value.clone()
+        if self.tells_seeds and spec.seeded:
+            shift = self.shift_of(item, call)
+            return torch.roll(value.reshape(-1), shift).view(value.shape) if shift else value.clone()
+        return refilled(value, call.shift, index, blends=item.blends)
+
+    def _role(self, workload: int, name: str) -> str | None:
+        """How an input is drawn, as far as that allows other draws to be made from it."""
         spec = self.definition.inputs[name]
         if self.definition.op_type == "sampling" and name == "probs":
-            return False
+            return "probabilities"
         shape = stored_shape(spec.dtype, shape_of(spec, self.axes[workload]) or ())
         generator = torch.Generator()
         draw = Draw(name, spec.description or "", shape, torch_dtype(spec.dtype), self.device, generator)
-        return role_of(draw) in _EXCHANGEABLE
+        return role_of(draw)
 
     # -- requests -------------------------------------------------------------------------------------------
 
@@ -204,13 +210,13 @@ class Judge:
         scalars: list[list[bool | int | float]] = []
         for call in request.calls:
             values = self.base_set(request.workload, call.seed)
-            for value, item in zip(values, spec.inputs, strict=True):
+            for index, (value, item) in enumerate(zip(values, spec.inputs, strict=True)):
                 if not item.nbytes:
                     continue
-                host, shift = _host(value), self.shift_of(item, call) * value.itemsize
+                host = _host(self._input_of(request.workload, index, value, call))
                 for side in request.sides:
                     start = self.sides[side].input_bytes.data_ptr() + call.slot * spec.input_stride + item.offset
-                    _write_rotated(start, host.data_ptr(), item.nbytes, shift)
+                    ctypes.memmove(start, host.data_ptr(), item.nbytes)
             scalars.append([v for v, item in zip(values, spec.inputs, strict=True) if item.shape is None])
             for side in request.sides if not self.tells_seeds else ():
                 out = self.sides[side].output_bytes.data_ptr() + call.slot * spec.output_stride
@@ -318,13 +324,6 @@ def _strided(memory: torch.Tensor, start: int, item: wire.OutputSpec, strides: t
         raise wire.ProtocolError("strides that leave the output")
     flat = memory[start : start + item.nbytes].view(dtype)
     return flat.as_strided(item.shape, strides)
-
-
-def _write_rotated(target: int, source: int, size: int, shift: int) -> None:
-    """``torch.roll`` by ``shift`` bytes, straight into shared memory."""
-    ctypes.memmove(target + shift, source, size - shift)
-    if shift:
-        ctypes.memmove(target, source + size - shift, shift)
 
 
 def _host(value: torch.Tensor) -> torch.Tensor:

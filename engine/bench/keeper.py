@@ -17,7 +17,6 @@ import signal
 import socket
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -25,19 +24,11 @@ import msgspec
 from engine.bench import compile_cache, wire
 from engine.bench import namespaces as ns
 from engine.bench.confine import confinement_of, write_library, write_sources
+from engine.bench.herd import Awake, Gone, Herd, descendants
 
 _POLL_MS = 20
 _EXPORT_S = 120.0
 _LOOK_S = 0.1  # between two looks at the memory in use
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-class Gone(Exception):
-    """The candidate's process ended; ``status`` is what ``waitpid`` said."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
 
 
 class Keeper:
@@ -60,53 +51,16 @@ class Keeper:
         self.outputs = outputs
         self.output_address = ctypes.addressof(ctypes.c_char.from_buffer(outputs))
         self.layers = layers
+        self.herd = Herd(pid, alone=alone, visible=layers.get("private-proc") == "on")
         self.workloads: list[wire.WorkloadSpec] = []
         self.destination_passing = False
         self.on_device = False
         self.places: list[list[wire.Place]] = []
         self.pid, self.channel, self.control = pid, channel, control
         self.limits = spawn.limits
-        self.alone = alone  # we are pid 1 of a namespace that holds nothing but this child
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
         self._poll.register(control, select.POLLRDHUP | select.POLLHUP)
-
-    # -- signals to everything in the namespace -------------------------------------------------------------
-
-    def everyone(self) -> list[int]:
-        """All processes that descend from the child (in our own pid namespace: all but us)."""
-        if self.alone and self.layers.get("private-proc") != "on":
-            return [self.pid]  # /proc shows another namespace's numbers: only the child itself can be asked about
-        if self.alone:
-            return [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and p.name != "1"]
-        return descendants(os.getpid())
-
-    def signal_all(self, number: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            if self.alone:
-                os.kill(-1, number)
-            else:
-                os.killpg(self.pid, number)
-                for pid in descendants(os.getpid()):
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, number)
-
-    def freeze(self) -> None:
-        """Stops every thread of every process and returns when the child itself has stopped."""
-        self.signal_all(signal.SIGSTOP)
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WUNTRACED)
-            except ChildProcessError:
-                raise Gone(0) from None
-            if pid != self.pid:
-                continue
-            if os.WIFSTOPPED(status):
-                return
-            raise Gone(status)
-
-    def thaw(self) -> None:
-        self.signal_all(signal.SIGCONT)
 
     # -- windows ----------------------------------------------------------------------------------------------
 
@@ -114,22 +68,25 @@ class Keeper:
         """Lets the child handle one message; everything it did until its report is inside ``wall_ns``."""
         deadline = time.monotonic() + timeout_s
         try:
+            self.herd.check_still()
             self.channel.sendall(payload)
-            last_pid, cpu = self._last_pid(), self._processor_time()
+            last_pid, before = self.herd.last_pid(), self.herd.processor_times()
             begin = time.perf_counter_ns()
-            self.thaw()
+            self.herd.thaw()
             event = self._shake(deadline) if jitter else self._wait(deadline)
-            end = time.perf_counter_ns()
             if event:
-                return wire.Report(event=event, wall_ns=end - begin)
+                return wire.Report(event=event, wall_ns=time.perf_counter_ns() - begin)
             rows, text = self._report(deadline)
-            self.freeze()
-            cpu = self._processor_time() - cpu
-            started = last_pid < 0 or self._last_pid() != last_pid
-            if started:
-                cpu = 0  # what was started may have ended unseen
+            self.herd.freeze()
+            # Only now: a report whose first byte comes early, or threads that run on, gain nothing.
+            wall = self.herd.stopped_ns - begin
+            after, started = self.herd.processor_times(), last_pid < 0 or self.herd.last_pid() != last_pid
+            # What started or ended meanwhile may have worked unseen.
+            cpu = 0 if started or after.keys() != before.keys() else sum(after.values()) - sum(before.values())
         except Gone as gone:
             return self.ended(gone.status)
+        except Awake as awake:
+            return wire.Report(event="awake", text=str(awake).encode())
         except (EOFError, ConnectionError):
             return self.ended(self._reap())
         except wire.ProtocolError as error:
@@ -138,16 +95,17 @@ class Keeper:
             return wire.Report(event="timeout")
         if self._pending():
             return wire.Report(event="protocol", text=b"more than one report")
-        first = [row[0][0] for row in self.places if row]
+        # On a device places are digests, of copies that the harness has made: equal ones share no memory.
+        first = [] if self.on_device else [row[0][0] for row in self.places if row]
         aliased = len(set(first)) < len(first)
         return wire.Report(
             event="done",
-            wall_ns=end - begin,
-            cpu_ns=cpu,
+            wall_ns=wall,
+            cpu_ns=max(cpu, 0),
             rows=rows,
             text=text,
             aliased=aliased,
-            parallel=started or self._tasks() > 1,
+            parallel=started or self.herd.tasks() > 1,
         )
 
     def _wait(self, deadline: float) -> str:
@@ -164,7 +122,7 @@ class Keeper:
             limit = self.limits.memory if time.monotonic() >= look else 0
             if limit:
                 look = time.monotonic() + _LOOK_S
-            if limit and self._resident() > limit and self._proportional() > limit:
+            if limit and self.herd.resident() > limit and self.herd.proportional() > limit:
                 return "memory"
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -175,37 +133,14 @@ class Keeper:
         random = secrets.SystemRandom()
         while True:
             for _ in range(64):
-                self.signal_all(signal.SIGSTOP)
-                self.thaw()
+                self.herd.signal(signal.SIGSTOP)
+                self.herd.thaw()
                 if any(fd == self.channel.fileno() for fd, _ in self._poll.poll(0)):
                     return ""
                 time.sleep(random.uniform(0.0, 1e-4))
             event = self._wait(min(deadline, time.monotonic()))
             if event != "timeout" or time.monotonic() > deadline:
                 return event
-
-    def _processor_time(self) -> int:
-        """Nanoseconds of processor time that the living processes have used, ended threads included."""
-        total = 0
-        for pid in self.everyone():
-            with suppress(OSError):
-                total += time.clock_gettime_ns(~pid << 3 | 2)  # clock_getcpuclockid(3)
-        return total
-
-    def _tasks(self) -> int:
-        count = 0
-        for pid in self.everyone():
-            with suppress(OSError):
-                count += len(list(Path(f"/proc/{pid}/task").iterdir()))
-        return count
-
-    def _last_pid(self) -> int:
-        """The number given to the newest process or thread of our namespace; -1 if it cannot be known."""
-        if not self.alone:
-            return -1
-        with suppress(OSError, ValueError):
-            return int(Path("/proc/loadavg").read_text().split()[-1])
-        return -1
 
     def _collect_from_device(self, request: wire.Collect) -> wire.Report:
         """The child copies; the digests that it delivered when the block ended say whether it copied the same."""
@@ -245,6 +180,10 @@ class Keeper:
         """Reads outputs out of the frozen process. Addresses and strides are claims: bounded, then believed."""
         if self.on_device:
             return self._collect_from_device(request)
+        try:
+            self.herd.check_still()
+        except Awake as awake:
+            return wire.Report(event="awake", text=str(awake).encode())
         spec = self.workloads[request.workload]
         strides: list[list[list[int]]] = []
         for index, slot in request.calls:
@@ -271,23 +210,6 @@ class Keeper:
             return bool(self.channel.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK))
         return False
 
-    def _resident(self) -> int:
-        total = 0
-        for pid in self.everyone():
-            with suppress(OSError, ValueError, IndexError):
-                total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-        return total
-
-    def _proportional(self) -> int:
-        """Shared pages counted once: slower, so asked only when the simple sum is too large."""
-        total = 0
-        for pid in self.everyone():
-            with suppress(OSError, ValueError, IndexError):
-                for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                    if line.startswith("Pss:"):
-                        total += int(line.split()[1]) * 1024
-        return total
-
     def _reap(self) -> int:
         """The channel is closed: the child is dying, or it closed the channel and must be killed."""
         for _ in range(200):
@@ -296,7 +218,7 @@ class Keeper:
                 if pid:
                     return status
             time.sleep(0.005)
-        self.signal_all(signal.SIGKILL)
+        self.herd.signal(signal.SIGKILL)
         with suppress(ChildProcessError):
             return os.waitpid(self.pid, 0)[1]
         return 0
@@ -317,7 +239,7 @@ class Keeper:
             except (EOFError, ConnectionError, wire.ProtocolError):
                 break
             if isinstance(command, wire.Affinity):
-                self.pin(command.cores, command.nice)
+                self.herd.pin(command.cores, command.nice)
                 report = wire.Report(event="done")
             elif isinstance(command, wire.Load):
                 write_sources(self.scratch, command.sources)
@@ -346,23 +268,13 @@ class Keeper:
     def end(self) -> NoReturn:
         """Everything below us dies: as pid 1 by our own end, without a namespace one by one until none is left."""
         for _ in range(50):
-            self.signal_all(signal.SIGKILL)
-            if self.alone or not descendants(os.getpid()):
+            self.herd.signal(signal.SIGKILL)
+            if self.herd.alone or not descendants(os.getpid()):
                 break
             with suppress(ChildProcessError):
                 os.waitpid(-1, os.WNOHANG)
             time.sleep(0.002)
         os._exit(0)
-
-    def pin(self, cores: list[int], nice: int) -> None:
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, nice)  # whoever reads the clock must wake up at once
-        for pid in self.everyone():
-            with suppress(OSError):
-                for task in Path(f"/proc/{pid}/task").iterdir():
-                    with suppress(OSError):
-                        os.sched_setaffinity(int(task.name), cores)
-                        os.setpriority(os.PRIO_PROCESS, int(task.name), nice)
 
 
 def dense_strides(shape: tuple[int, ...]) -> list[int]:
@@ -372,17 +284,3 @@ def dense_strides(shape: tuple[int, ...]) -> list[int]:
         strides.append(step)
         step *= max(extent, 1)
     return strides[::-1]
-
-
-def descendants(root: int) -> list[int]:
-    """Pids below ``root``, from /proc; only for boxes that forbid pid namespaces."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    found, frontier = [], {root}
-    while frontier:
-        frontier = {pid for pid, parent in parents.items() if parent in frontier}
-        found += sorted(frontier)
-    return found

@@ -24,6 +24,7 @@ _EVENT = {
     "processes": "resource.processes",
     "output": "resource.output",
     "protocol": "hack.forged-report",
+    "awake": "hack.unfrozen",
 }
 _STATUS = {
     "wrong.shape": "INCORRECT_SHAPE",

@@ -39,6 +39,7 @@ class InputSpec(msgspec.Struct, frozen=True):
     offset: int = 0
     nbytes: int = 0
     rotates: bool = False  # its elements are exchangeable: a rotation is another valid draw
+    blends: bool = False  # they are normal floats: so is a weighted sum of two rotations
 
 
 class OutputSpec(msgspec.Struct, frozen=True):
@@ -145,6 +146,7 @@ class Run(msgspec.Struct, frozen=True, tag=True):
     calls: list[Call]
     timeout_s: float
     jitter: bool = False  # stop and continue everything many times meanwhile: races show, times mean nothing
+    prelude: int = 0  # on a GPU: a block for the outside clock, with so many fills queued before each call
 
 
 class Collect(msgspec.Struct, frozen=True, tag=True):
@@ -175,7 +177,8 @@ class Affinity(msgspec.Struct, frozen=True, tag=True):
 class Report(msgspec.Struct, frozen=True, tag=True):
     """A keeper's answer. ``rows`` and ``text`` are the candidate's own claims; the rest is measured outside it.
 
-    ``event``: ``done`` | ``exit`` | ``signal`` | ``timeout`` | ``memory`` | ``protocol`` | ``processes``.
+    ``event``: ``done`` | ``exit`` | ``signal`` | ``timeout`` | ``memory`` | ``protocol`` | ``processes`` |
+    ``awake`` (something ran while everything had to stand still).
     """
 
     event: str
