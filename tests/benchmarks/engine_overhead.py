@@ -2,11 +2,11 @@
 
     python tests/benchmarks/engine_overhead.py [--candidates 2000] [--agents 16] [--proposer llm|stub] [--json]
 
-``llm`` is the real LLM proposer, with its prompts, ledger and reading of replies, over a model call that answers at
-once (litellm is not loaded); ``stub`` leaves all of that out. Prints the engine's ``process_time`` per candidate (limit
-20 ms) and its resident memory after a quarter of the candidates and at the end (limit: 15 % or 12 MiB of growth). Exit
-status 1 if a limit is passed. The bench and the model are replaced by ones that cost next to nothing; store, socket,
-guard policy and memory are the real ones.
+``llm`` is the real LLM proposer, with its prompts, ledger and reading of replies, over a model call that
+answers at once (litellm is not loaded); ``stub`` leaves all of that out. Prints the engine's ``process_time``
+per candidate (limit 20 ms) and its resident memory after a quarter of the candidates and at the end (limit:
+15 % or 12 MiB of growth). Exit status 1 if a limit is passed. The bench and the model are replaced by ones
+that cost next to nothing; store, socket, guard policy and memory are the real ones.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def reply(turn: int) -> str:
     word = "abcdefghijklmnop"[turn % 16] * 4
     filler = "".join(f"    step{i} = hidden_states * {turn + i}\n" for i in range(60))
     return (
-        f"```yaml\nfamily: {word} rows\nhypothesis: {word} is read once, number {turn}\nreflection: {word}\n```\n\n"
+        f"```yaml\nfamily: {word} rows\nhypothesis: {word} once, number {turn}\nreflection: {word}\n```\n\n"
         f"```python kernel.py\n# fake: {fake}\ndef run(hidden_states, residual, weight, eps):\n{filler}"
         f"    return hidden_states * {turn}, residual\n```\n"
     )
