@@ -131,6 +131,7 @@ class Agent:
             tried_families=state.families,
             reference_ms=session.baselines.reference_ms,
             roofline_ms=session.scale.bound_ms,
+            limits=session.scale.limit,
             profile=session.profile_of(base_number(state)),
             reference_by_workload_ms=session.reference_by_workload_ms,
             forced_draft=state.plateau.line_forced,

@@ -27,6 +27,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds by workload uuid: the bound, the time that scores one half, the measured ceiling."""
 
     bound_ms: dict[str, float] = {}
+    limit: dict[str, str] = {}  # memory | compute, what sets our own bound
     baseline_ms: dict[str, float] = {}
     ceiling_ms: dict[str, float] = {}
     bound: str | None = None  # file | roofline
@@ -54,15 +55,23 @@ def scale_for(
         theirs = {u: p.baseline_ms for u in wanted if (p := published[u]).baseline_ms is not None}
         if len(theirs) == len(wanted):
             baseline_ms, baseline = theirs, FILE
-        bound_ms, bound = {uuid: published[uuid].sol_ms for uuid in wanted}, FILE
+        bound_ms, limit, bound = {uuid: published[uuid].sol_ms for uuid in wanted}, {}, FILE
     elif find_peaks(device_name) is None or not graphs:
         return Scale(ceiling_ms=reached)
     else:
-        bound_ms = {b.uuid: b.bound_ms for b in bounds(problem, device_name, graphs) if b.bound_ms > 0}
+        known = [b for b in bounds(problem, device_name, graphs) if b.bound_ms > 0]
+        bound_ms, limit = {b.uuid: b.bound_ms for b in known}, {b.uuid: b.limit for b in known}
         bound = ROOFLINE
     if not bound_ms:
         return Scale(ceiling_ms=reached)
-    return Scale(bound_ms=bound_ms, baseline_ms=baseline_ms, ceiling_ms=reached, bound=bound, baseline=baseline)
+    return Scale(
+        bound_ms=bound_ms,
+        limit=limit,
+        baseline_ms=baseline_ms,
+        ceiling_ms=reached,
+        bound=bound,
+        baseline=baseline,
+    )
 
 
 def _on_the_spot(

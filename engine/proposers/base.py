@@ -87,6 +87,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     tried_families: tuple[str, ...] = ()
     reference_ms: float | None = None
     roofline_ms: dict[str, float] = {}  # by workload uuid
+    limits: dict[str, str] = {}  # memory | compute by workload uuid: what sets that bound
     reference_by_workload_ms: dict[str, float] = {}  # as measured when the campaign began
     profile: str = ""  # five lines about the base kernel, where a profiler exists
     forced_draft: bool = False

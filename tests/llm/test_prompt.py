@@ -247,6 +247,20 @@ def test_untrusted_text_cannot_close_its_fence(text: str) -> None:
     assert all(not line.strip().startswith(ticks) for line in inside.splitlines())
 
 
+def test_a_known_gpu_is_told_with_its_peaks_and_what_limits_each_workload(
+    context: Context, skills: SkillSet
+) -> None:
+    gpu = DeviceFacts(kind="cuda", name="NVIDIA H200", compute_capability=(9, 0), sm_count=132)
+    limits = {"w-small": "memory", "w-large": "compute"}
+    text = propose_prompt(msgspec.structs.replace(context, device=gpu, limits=limits), skills, BUDGET).text
+    assert "compute capability 9.0, 132 SMs. Datasheet peaks: 4800 GB/s; dense TFLOP/s of the matrix units" in text
+    assert re.search(r"bfloat16 98\d", text)
+    assert "| 0.004 memory | 32 % |" in text and "| 0.6 compute | 49 % |" in text
+    unknown = msgspec.structs.replace(gpu, name="NVIDIA H200 MIG 1g.18gb")
+    told = propose_prompt(msgspec.structs.replace(context, device=unknown), skills, BUDGET).text
+    assert "Datasheet" not in told
+
+
 def test_languages_by_device_and_skill(skills: SkillSet) -> None:
     cpu = DeviceFacts(kind="cpu", name="c")
     gpu = DeviceFacts(kind="cuda", name="g", versions={"torch": "2.11", "triton": "3.6", "nvcc": "13.0"})

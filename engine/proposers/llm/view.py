@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from engine.hardware.peaks import find_peaks
 from engine.problems.model import ConstAxis, ExprAxis, Problem, TensorSpec, Tolerance, Workload
 from engine.problems.solution import CPP_LANGUAGES, PYTHON_LANGUAGES, Solution
 from engine.proposers.base import Context, Incumbent, MemoryEntry, PastCandidate
@@ -81,7 +82,7 @@ def languages(device: DeviceFacts, skill: Skill | None) -> list[str]:
 
 
 def device_facts(device: DeviceFacts) -> str:
-    """One line of what is known; what is unknown is left out, not guessed."""
+    """What is known, in a sentence or two; what is unknown is left out, not guessed."""
     facts = []
     if device.compute_capability:
         facts.append("compute capability {}.{}".format(*device.compute_capability))
@@ -94,7 +95,17 @@ def device_facts(device: DeviceFacts) -> str:
     if device.cores:
         facts.append(f"{device.cores} cores")
     facts += [f"{name} {one_line(version, 40)}" for name, version in sorted(device.versions.items())]
-    return (", ".join(facts) or "nothing more is known") + "."
+    return (", ".join(facts) or "nothing more is known") + "." + _peaks(device)
+
+
+def _peaks(device: DeviceFacts) -> str:
+    """What the bounds are computed from, as a second sentence; nothing for a device of unknown peaks."""
+    peaks = find_peaks(device.name) if device.kind == "cuda" else None
+    if peaks is None:
+        return ""
+    rates = [("matrix units", peaks.tensor), ("ordinary units", peaks.vector)]
+    told = [f"{what} {', '.join(f'{t} {rate:g}' for t, rate in by_type.items())}" for what, by_type in rates]
+    return f" Datasheet peaks: {peaks.memory_gb_s:g} GB/s; dense TFLOP/s of the {'; of the '.join(told)}."
 
 
 def digits(value: float | None) -> str:
@@ -173,7 +184,7 @@ def _workload_rows(context: Context) -> list[dict[str, Any]]:
                 "shape": shape_label(workload, context.problem),
                 "base": digits(base),
                 "reference": digits(reference or context.reference_by_workload_ms.get(workload.uuid)),
-                "bound": digits(bound),
+                "bound": f"{digits(bound)} {context.limits.get(workload.uuid, '')}".strip(),
                 "share": share,
                 "size": base or 0.0,
             }
