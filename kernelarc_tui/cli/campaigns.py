@@ -51,6 +51,10 @@ def demo(headless: bool, seed: int, as_json: bool) -> None:
 @click.option("--max-cost", type=Positive(), help="Hard limit in US dollars; reserved before each call.")
 @click.option("--max-tokens-total", type=int, help="Token limit where a model's price is unknown.")
 @click.option(
+    "--context-tokens", type=int, help="Window of a model that litellm does not know, or of your server."
+)
+@click.option("--reply-tokens", type=int, help="max_tokens of a model call.  [default: 16000]")
+@click.option(
     "--target-speedup", type=Positive(), help="Stop when the best reaches this speed-up over the reference."
 )
 @click.option("--draft-after", type=int, help="r_draft: non-improvements before a draft.  [default: 5]")
