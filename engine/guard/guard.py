@@ -25,6 +25,7 @@ from engine.guard.keep import Decision
 from engine.guard.plateau import draft_due
 from engine.memory import Lesson, remember, trap_of, win_of, write_of
 from engine.problems.solution import Solution, solution_sha
+from engine.profile.sanitize import sanitize, wants_sanitizer
 from engine.proposers.base import Context, PastCandidate, Proposal, UnusableReply
 from engine.records import AgentState as Live
 from engine.records import Evaluation, Outcome
@@ -156,9 +157,28 @@ class Guard:
             again = await self._with_own_noise(submission, solution, again)
             decision = keep.confirm(decision, again, session.margin, noise)
         if decision.outcome is Outcome.KEEP:
+            again = await self._sanitized(submission, solution, again)
+            decision = keep.confirm(decision, again, session.margin, noise)
+        if decision.outcome is Outcome.KEEP:
             slower = keep.regressions(again, session.margin, noise)
             again = msgspec.structs.replace(again, notes=[*again.notes, *slower])
         return decision, again
+
+    async def _sanitized(self, submission: Submission, solution: Solution, evaluation: Evaluation) -> Evaluation:
+        """Kernels of the candidate's own are looked through for stray accesses and races before they are kept."""
+        session = self._session
+        if not wants_sanitizer(solution, session.bench.device):
+            return evaluation
+        async with self._inside(submission):
+            found = await sanitize(session.problem, solution, session.bench.device)
+        evaluation = msgspec.structs.replace(
+            evaluation,
+            notes=[*evaluation.notes, *found.notes],
+            evidence={**evaluation.evidence, **found.evidence},
+        )
+        if not found.reason:
+            return evaluation
+        return msgspec.structs.replace(evaluation, verdict="FAIL", reason=found.reason, detail=found.detail)
 
     async def _with_own_noise(
         self, submission: Submission, solution: Solution, evaluation: Evaluation

@@ -96,7 +96,7 @@ async def profile_on(
     chosen = problem.workloads[index]
     found = ncu.find_ncu() if tool is None else tool
     folder = Path(mkdtemp(prefix="kernelarc-profile-"))
-    run = _Run(problem, solution, device, place, sandbox, folder, index)
+    run = Run(problem, solution, device, place, sandbox, folder, index)
     notes: list[str] = []
     try:
         folder.chmod(0o755)
@@ -121,7 +121,7 @@ async def profile_on(
     )
 
 
-async def _counted(run: _Run, tool: str, notes: list[str]) -> tuple[list[KernelFacts], str]:
+async def _counted(run: Run, tool: str, notes: list[str]) -> tuple[list[KernelFacts], str]:
     """By Nsight Compute, or nothing and a note why not."""
     try:
         said, text = await run.once([*ncu.words(tool)], counters=True)
@@ -138,7 +138,7 @@ async def _counted(run: _Run, tool: str, notes: list[str]) -> tuple[list[KernelF
     return with_compiled(kernels, said.triton, said.resources), "ncu"
 
 
-async def _recorded(run: _Run, notes: list[str]) -> tuple[list[KernelFacts], str]:
+async def _recorded(run: Run, notes: list[str]) -> tuple[list[KernelFacts], str]:
     said, _ = await run.once([], counters=False)
     notes += said.notes
     if said.timed:
@@ -146,7 +146,7 @@ async def _recorded(run: _Run, notes: list[str]) -> tuple[list[KernelFacts], str
     return compiled_only(said.triton, said.resources), "metadata"
 
 
-class _Run:
+class Run:
     """One solution on one workload, laid out in a folder that the process may read."""
 
     def __init__(
@@ -342,10 +342,10 @@ def _workload(problem: Problem, uuid: str) -> int:
             return index
     if uuid:
         raise BadInput(f"no workload {uuid!r}", where=problem.name, fix="`kernelarc problems show` lists them")
-    return max(range(len(problem.workloads)), key=lambda index: _size(problem, index))
+    return max(range(len(problem.workloads)), key=lambda index: workload_size(problem, index))
 
 
-def _size(problem: Problem, index: int) -> int:
+def workload_size(problem: Problem, index: int) -> int:
     from engine.bench.layout import workload_spec
 
     workload = problem.workloads[index]

@@ -1,0 +1,166 @@
+"""compute-sanitizer's report read, and its run behind a candidate's layers (with a stand-in)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine.bench import device_lock
+from engine.bench.sandbox import choose_sandbox
+from engine.hardware.facts import cpu_facts
+from engine.problems.solution import Solution, python_solution
+from engine.profile import sanitize as module
+from engine.profile.sanitize import concluded, sanitize, wants_sanitizer, words
+from engine.profile.sanitizer_report import SanitizerReport, parse_report
+from tests.bench.conftest import make_problem
+
+PROBLEM = make_problem()
+CLEAN = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
+WRITE = """\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at scale_kernel(float *, int)+0x70
+=========     by thread (32,0,0) in block (0,0,0)
+=========     Access at 0x7f1200000080 is out of bounds
+=========
+========= ERROR SUMMARY: 1 error
+"""
+RACE = """\
+========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at reduce(float *)+0x90
+=========     and Read access at reduce(float *)+0xc0 [120 hazards]
+=========
+========= Warning: Race reported between Write access at other(float *)+0x10
+=========     and Write access at other(float *)+0x20 [3 hazards]
+=========
+========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)
+"""
+TORCHS = """\
+========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at void at::native::reduce_kernel<512>(T3)+0x90
+=========     and Read access at void at::native::reduce_kernel<512>(T3)+0xc0 [8 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+
+
+@pytest.mark.parametrize(
+    ("tool", "text", "own", "library", "first"),
+    [
+        ("memcheck", CLEAN, 0, 0, ""),
+        ("memcheck", WRITE, 1, 0, "Invalid __global__ write of size 4 bytes in scale_kernel(float *, int)"),
+        ("racecheck", RACE, 1, 0, "Error: Race reported between Write access"),
+        ("racecheck", TORCHS, 0, 1, ""),
+        ("memcheck", "noise of the program\n" + WRITE + CLEAN, 1, 0, "Invalid __global__ write"),
+    ],
+)
+def test_errors_are_counted(tool: str, text: str, own: int, library: int, first: str) -> None:
+    report = parse_report(tool, text)
+    assert (report.own, report.library, report.problem) == (own, library, "")
+    assert report.first.startswith(first)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Traceback (most recent call last)\n",
+        "========= Error: Target application terminated before first instrumented API call\n",
+        "========= Device not supported. Please refer to the documentation\n",
+        "ERROR SUMMARY: 0 errors\n",  # the program's own words carry no prefix
+    ],
+)
+def test_silence_is_not_a_clean_report(text: str) -> None:
+    assert parse_report("memcheck", text).problem
+
+
+def test_a_forged_summary_hides_nothing() -> None:
+    assert parse_report("memcheck", "========= ERROR SUMMARY: 0 errors\n" + WRITE).own == 1
+
+
+def test_the_first_error_decides_and_an_unusable_tool_is_a_note() -> None:
+    bad = concluded([parse_report("memcheck", WRITE), parse_report("racecheck", RACE)], "w")
+    assert bad.reason == "wrong.memory-access" and "scale_kernel" in bad.detail
+    assert concluded([parse_report("racecheck", RACE)], "w").reason == "wrong.race"
+    unusable = concluded([SanitizerReport(tool="memcheck", problem="Device not supported")], "w")
+    assert not unusable.reason and unusable.notes == ["memcheck could not look: Device not supported"]
+    assert not concluded([parse_report("racecheck", TORCHS)], "w").reason
+
+
+def test_only_kernels_of_the_candidates_own_are_looked_at() -> None:
+    gpu = msgspec.structs.replace(cpu_facts(), kind="cuda")
+    triton = python_solution("def run(): pass", definition="", name="x", languages=("triton",))
+    assert wants_sanitizer(triton, gpu) and not wants_sanitizer(triton, cpu_facts())
+    assert not wants_sanitizer(python_solution("def run(): pass", definition="", name="x"), gpu)
+
+
+def test_both_tools_leave_api_errors_alone() -> None:
+    assert "--report-api-errors" in words("cs", "memcheck") and "analysis" in words("cs", "racecheck")
+
+
+def test_without_the_tool_the_evidence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_sanitizer", lambda: None)
+    found = asyncio.run(sanitize(PROBLEM, solution(), cpu_facts(), place="cpu"))
+    assert not found.reason and "not installed" in found.notes[0]
+
+
+@pytest.fixture
+def own_device_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    monkeypatch.setattr(device_lock, "lock_dir", lambda: folder)
+    yield
+    assert not list(Path("/tmp").glob("kernelarc-sanitize-*")), "nothing is left behind"
+
+
+def solution(body: str = "return torch.softmax(x, dim=-1) * scale + y") -> Solution:
+    source = f"import torch\ndef run(x, y, scale):\n    {body}\n"
+    return python_solution(source, definition=PROBLEM.name, name="candidate")
+
+
+def stand_in(folder: Path, memcheck: str, racecheck: str) -> str:
+    """A program that runs the command behind its options and then says what the tool would."""
+    for name, text in (("memcheck", memcheck), ("racecheck", racecheck)):
+        (folder / name).write_text(text)
+    tool = folder / "compute-sanitizer"
+    tool.write_text(
+        '#!/bin/sh\ncheck=$2\nwhile [ "$1" != "--error-exitcode" ]; do shift; done\nshift 2\n'
+        'if [ "$1" = "--racecheck-report" ]; then shift 2; fi\n'
+        f'"$@"\ncat {folder}/$check\n'
+    )
+    tool.chmod(0o755)
+    for place in (folder, *folder.parents):
+        if str(place).startswith("/tmp/"):
+            os.chmod(place, 0o755)
+    return str(tool)
+
+
+@pytest.mark.skipif(choose_sandbox().kind == "none", reason="needs an outer sandbox")
+@pytest.mark.usefixtures("own_device_locks")
+def test_a_candidate_is_run_under_the_tool_behind_its_layers(tmp_path: Path) -> None:
+    tool = stand_in(
+        tmp_path,
+        WRITE,
+        CLEAN.replace("ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"),
+    )
+    found = asyncio.run(sanitize(PROBLEM, solution(), cpu_facts(), tool=tool, place="cpu"))
+    assert found.reason == "wrong.memory-access", found
+    assert found.notes == ["racecheck: nothing found on the smallest workload"]
+    assert found.evidence["sanitizer"]["workload"] == "w16"  # type: ignore[index]
+
+
+@pytest.mark.skipif(choose_sandbox().kind == "none", reason="needs an outer sandbox")
+@pytest.mark.usefixtures("own_device_locks")
+def test_a_tool_that_does_not_end_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DEADLINE_S", 6.0)
+    monkeypatch.setattr(module, "TOOLS", ("memcheck",))
+    tool = stand_in(tmp_path, CLEAN, CLEAN)
+    found = asyncio.run(
+        sanitize(PROBLEM, solution("import time; time.sleep(600)"), cpu_facts(), tool=tool, place="cpu")
+    )
+    assert not found.reason and "did not end within" in found.notes[0]
