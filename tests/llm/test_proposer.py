@@ -298,6 +298,13 @@ async def test_a_stated_window_holds_on_a_server_of_ones_own(
     assert [request.body["max_tokens"] for request in server.requests] == [sent]
 
 
+async def test_ollama_is_asked_for_the_window(server: Any, make: Any, context: Context, live: Any) -> None:
+    """It cuts a prompt that does not fit without a word, so the size has to be part of the request."""
+    with pytest.raises(ProposerError):  # the test server does not speak Ollama's own protocol
+        await make(model="ollama_chat/mine", context_tokens=32768).propose(context, live)
+    assert server.requests[0].body["options"] == {"num_ctx": 32768, "num_predict": 1000}
+
+
 async def test_a_reply_is_never_asked_longer_than_the_model_gives(
     server: Any, make: Any, context: Context, live: Any
 ) -> None:

@@ -21,6 +21,7 @@ from engine.proposers.llm.failures import ModelFailure, classify
 from engine.proposers.llm.money import Counted, Message, Price
 from engine.proposers.llm.pool import Served
 from engine.proposers.llm.reply import MAX_REPLY
+from engine.proposers.llm.window import Window
 
 ASKED_OVER_THE_NETWORK = frozenset({"ollama", "ollama_chat", "huggingface", "lemonade"})
 """Providers whose models litellm would look up at their server."""
@@ -142,7 +143,7 @@ def _tokens(value: Any) -> int | None:
 
 
 async def stream(
-    model: Served, messages: Sequence[Message], *, reply_tokens: int, patience: Patience, left_s: float
+    model: Served, messages: Sequence[Message], *, window: Window, patience: Patience, left_s: float
 ) -> AsyncGenerator[Chunk | End, None]:
     """Pieces of the reply and one :class:`End`. Raises :class:`ModelFailure`; close it to hang up.
 
@@ -153,7 +154,7 @@ async def stream(
     size = 0
     finish = ""
     try:
-        async with _opened(litellm, model, messages, reply_tokens, patience, left_s) as response:
+        async with _opened(litellm, model, messages, window, patience, left_s) as response:
             pieces = response.__aiter__()
             while True:
                 wait = patience.gap_s if started else patience.first_s
@@ -192,7 +193,7 @@ async def _opened(
     litellm: Any,
     model: Served,
     messages: Sequence[Message],
-    reply_tokens: int,
+    window: Window,
     patience: Patience,
     left_s: float,
 ) -> AsyncIterator[Any]:
@@ -201,11 +202,12 @@ async def _opened(
         messages=[msgspec.to_builtins(message) for message in messages],
         stream=True,
         stream_options={"include_usage": True},
-        max_tokens=reply_tokens,
+        max_tokens=window.reply,
         num_retries=0,
         max_retries=0,
         timeout=left_s,
         **_server(litellm, model),
+        **_asked_of_ollama(litellm, model, window),
     )
     async with asyncio.timeout(patience.first_s):
         response = await call
@@ -229,6 +231,12 @@ def _server(litellm: Any, model: Served) -> dict[str, Any]:
         return {}
     needs_key = _route(litellm, model).startswith("openai/") and not os.environ.get("OPENAI_API_KEY")
     return {"api_base": model.api_base, "api_key": UNUSED_KEY} if needs_key else {"api_base": model.api_base}
+
+
+def _asked_of_ollama(litellm: Any, model: Served, window: Window) -> dict[str, Any]:
+    """Ollama gives a model the window that a request asks for, and cuts what does not fit without a word."""
+    ollama = _route(litellm, model).partition("/")[0] in ("ollama", "ollama_chat")
+    return {"num_ctx": window.context} if ollama and window.context else {}
 
 
 def _read(piece: Any) -> tuple[Chunk | None, str]:

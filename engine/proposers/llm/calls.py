@@ -161,7 +161,7 @@ async def _streamed(turn: Turn, asked: Asked, prompt: Prompt) -> tuple[str, str,
     pieces = access.stream(
         asked.model,
         prompt.messages,
-        reply_tokens=asked.window.reply,
+        window=asked.window,
         patience=access.Patience(first_s=FIRST_SHARE * turn.seconds, gap_s=gap_s),
         left_s=max(1.0, turn.left_s),
     )
