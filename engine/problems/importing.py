@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from engine.errors import BadInput, KernelArcError
+from engine.errors import BadInput
 from engine.problems.load import read_problem
 
 FORMATS = ("sol-execbench", "flashinfer", "kernelbench")
@@ -121,5 +121,5 @@ def guarded(drafts: Iterator[Draft], name: str) -> Iterator[Draft]:
     """Turns a clear refusal of one problem into its draft's error, so that the others still come in."""
     try:
         yield from drafts
-    except KernelArcError as error:
+    except BadInput as error:
         yield Draft(name=name, error=error.message)

@@ -57,7 +57,7 @@ def run_once(module: str, request: bytes, timeout_s: float, *, readable: tuple[P
         except subprocess.TimeoutExpired:
             raise Fault("fault.sandbox", f"{module} did not finish within {timeout_s:.0f} s") from None
     if process.returncode != 0 or not answer:
-        raise Fault("fault.sandbox", f"{module} ended with code {process.returncode}")
+        raise Fault("fault.sandbox", f"{module} ended with code {process.returncode} and no answer")
     if len(answer) > _ANSWER_LIMIT:
         raise Fault("fault.sandbox", f"{module} wrote more than {_ANSWER_LIMIT >> 20} MiB")
     return answer

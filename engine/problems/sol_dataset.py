@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from engine.errors import BadInput
+from engine.errors import BadInput, Fault
 from engine.problems.check import problem_paths
-from engine.problems.importing import Draft
+from engine.problems.importing import Draft, guarded
 
 # Columns that hold JSON documents as text.
 _JSON_COLUMNS = ("axes", "inputs", "outputs", "workloads")
@@ -22,7 +22,8 @@ def sol_drafts(source: Path) -> Iterator[Draft]:
     parquet = [source] if source.suffix == ".parquet" else sorted(source.rglob("*.parquet"))
     if parquet:
         for file in parquet:
-            yield from _from_parquet(file)
+            drafts = _from_parquet(file)
+            yield from drafts if file == source else guarded(drafts, file.name)
         return
     folders = [folder for folder in problem_paths(source) if (folder / "definition.json").is_file()]
     if not folders:
@@ -50,8 +51,9 @@ def _from_parquet(file: Path) -> Iterator[Draft]:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError:
+        what = "Parquet files need pyarrow, which is not installed"
         fix = "pip install pyarrow (or kernelarc-tui[parquet]), or import the dataset's folders"
-        raise BadInput("reading Parquet needs pyarrow, which is not installed", where=str(file), fix=fix) from None
+        raise Fault("needs.pyarrow", f"{file}: {what}; {fix}") from None
     try:
         rows: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
     except (OSError, arrow.ArrowException) as error:

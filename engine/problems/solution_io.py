@@ -60,8 +60,22 @@ def load_solution(path: Path | str, problem: Problem | None = None) -> Solution:
 
 
 def solution_json(solution: Solution) -> bytes:
-    """``solution.json`` as SOL-ExecBench's own model reads it, indented, with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(solution), indent=2) + b"\n"
+    """``solution.json`` that SOL-ExecBench's and flashinfer-bench's own models both accept, indented.
+
+    They differ in one field: ``spec.languages`` of the one is a single ``spec.language`` in the other, and each
+    passes over what it does not know.
+    """
+    document = msgspec.to_builtins(solution)
+    document["spec"]["language"] = flashinfer_language(solution)
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def flashinfer_language(solution: Solution) -> str:
+    """flashinfer-bench's word for it: ``python``, ``triton``, ``cuda`` or ``cpp``."""
+    languages = solution.spec.languages
+    if any(language in CPP_LANGUAGES for language in languages):
+        return "cuda" if any(s.path.endswith((".cu", ".cuh")) for s in solution.sources) else "cpp"
+    return "triton" if "triton" in languages else "python"
 
 
 def write_solution(solution: Solution, folder: Path) -> list[Path]:

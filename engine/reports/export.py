@@ -14,10 +14,11 @@ from engine.problems.solution import Solution, solution_sha
 from engine.problems.solution_io import solution_errors, solution_json, write_solution
 from engine.problems.trace import traces
 from engine.records import DeviceFacts, Evaluation
+from engine.reports.dispatch_table import dispatch_table
 from engine.store.reader import StoreReader
 from engine.store.rows import CampaignRow, CandidateRow
 
-OWN_FILES = ("solution.json", "evidence.json", "trace.jsonl")
+OWN_FILES = ("solution.json", "evidence.json", "trace.jsonl", "dispatch.json")
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +59,7 @@ def export_best(
     _refuse_overwrite(targets, overwrite)
     try:
         files = write_solution(solution, out_dir)
+        files += _write_table(out_dir, solution)
         files += _write_evidence(out_dir, campaign, solution, row, evaluation)
     except OSError as error:
         raise StoreError(f"{out_dir}: cannot be written ({error.strerror})") from error
@@ -97,6 +99,16 @@ def _refuse_overwrite(targets: list[Path], overwrite: bool) -> None:
     linked = [target for target in there if target.is_symlink()]
     if linked:
         raise BadInput("is a symbolic link; nothing is written through it", where=str(linked[0]))
+
+
+def _write_table(out_dir: Path, solution: Solution) -> list[Path]:
+    """Which file runs on which shape, where the kernel is a dispatch; an older export's table does not stay."""
+    file, table = out_dir / "dispatch.json", dispatch_table(solution)
+    if table is None:
+        file.unlink(missing_ok=True)
+        return []
+    file.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    return [file]
 
 
 def _write_evidence(

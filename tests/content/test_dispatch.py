@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.guard.gate import check
 from engine.problems.model import Problem
 from engine.problems.solution import Solution, python_solution
 from engine.recipes.dispatch import Measured, compose
+from engine.reports.dispatch_table import dispatch_table
 from tests.content.helpers import small_problem
 
 PROBLEM = small_problem(
@@ -86,3 +88,29 @@ def test_workloads_of_one_shape_are_one_entry() -> None:
     two = [Measured(label="b", solution=variant(2), latencies_ms={"w0": 0.5, "w1": 3.0, "w2": 1.0})]
     found = compose(problem, one + two)
     assert found is not None and found.table["w0"] == found.table["w1"]
+
+
+def test_the_table_is_read_off_the_source_for_an_export() -> None:
+    found = compose(PROBLEM, [measured(1, 1.0, 5.0, 9.0), measured(2, 4.0, 2.0, 3.0, style=False)])
+    assert found is not None
+    table = dispatch_table(found.solution)
+    assert table is not None and table["axes"] == ["rows"]
+    files = {source.path: source.content for source in found.solution.sources}
+    assert files[table["fallback"]] == variant(2, style=False).entry_source
+    assert [row["shape"] for row in table["table"]] == [{"rows": 1}]
+    assert files[table["table"][0]["runs"]] == variant(1).entry_source
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("TABLE = {", "TABLE = make() or {"), ("TABLE.get(", "lookup("), ("(1,):", "rows:"), ("def run", "def run(")],
+)
+def test_whatever_is_no_literal_table_has_none(old: str, new: str) -> None:
+    found = compose(PROBLEM, [measured(1, 1.0, 5.0, 9.0), measured(2, 4.0, 2.0, 3.0)])
+    assert found is not None and old in found.solution.entry_source
+    sources = [
+        msgspec.structs.replace(s, content=s.content.replace(old, new)) if s.path == "kernel.py" else s
+        for s in found.solution.sources
+    ]
+    assert dispatch_table(msgspec.structs.replace(found.solution, sources=sources)) is None
+    assert dispatch_table(variant(1)) is None

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from engine.errors import BadInput
+from engine.errors import BadInput, Fault
 from engine.problems.axes import resolve_axes
 from engine.problems.importing import import_problems, safe_name
 from engine.problems.inputs import make_inputs
@@ -80,11 +80,44 @@ def test_a_dataset_row() -> None:
     assert "column workloads is missing" in draft_of_row({**row, "workloads": None}, "here").error
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="pyarrow is installed")
-def test_parquet_without_pyarrow_is_one_clear_line(tmp_path: Path) -> None:
+def test_parquet_without_pyarrow_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "L1.parquet").write_bytes(b"PAR1")
-    with pytest.raises(BadInput, match="needs pyarrow"):
+    with pytest.raises(Fault, match=r"needs.pyarrow: .*L1.parquet: Parquet files need.*pip install"):
         import_problems(tmp_path, "sol-execbench")
+
+
+ROW = {
+    "name": "rope",
+    "hf_id": "a/b",
+    "description": "",
+    "axes": '{"n": {"type": "var"}}',
+    "inputs": '{"x": {"shape": ["n"], "dtype": "float32"}}',
+    "outputs": '{"y": {"shape": ["n"], "dtype": "float32"}}',
+    "reference": "def run(x): return x",
+    "workloads": '[{"uuid": "a", "axes": {"n": 3}, "inputs": {}}]',
+    "custom_inputs_entrypoint": None,
+}
+
+
+def test_parquet_as_downloaded(tmp_path: Path) -> None:
+    """Good rows come in whatever the others are; a file that is none is told and stops nothing else."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    source = tmp_path / "data"
+    source.mkdir()
+    rows = [ROW, {**ROW, "name": "cut", "axes": '{"n"'}, {**ROW, "name": "../out", "reference": "def run(:"}]
+    parquet.write_table(arrow.Table.from_pylist(rows), source / "L1.parquet")
+    parquet.write_table(arrow.table({"x": [1]}), source / "L2.parquet")
+    (source / "Quant.parquet").write_bytes(b"PAR1 no")
+    results = import_problems(source, "sol-execbench", tmp_path / "out")
+    assert [result.ok for result in results] == [True, False, False, False, False]
+    assert load_problem(Path(results[0].path)).workloads[0].axes == {"n": 3}
+    said = [result.errors[0] for result in results[1:]]
+    assert "row 1: column axes is not JSON" in said[0] and "reference line 1" in said[1]
+    assert "column axes is missing" in said[2] and "not a readable Parquet file" in said[3]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["rope"]
+    with pytest.raises(BadInput, match="not a readable Parquet file"):
+        import_problems(source / "Quant.parquet", "sol-execbench", tmp_path / "out")
 
 
 def _flashinfer(root: Path, reference: str) -> None:

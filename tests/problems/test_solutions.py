@@ -10,7 +10,7 @@ import pytest
 
 from engine.errors import BadInput
 from engine.problems.load import load_problem
-from engine.problems.solution import solution_sha
+from engine.problems.solution import Solution, SolutionSpec, SourceFile, solution_sha
 from engine.problems.solution_io import (
     guess_languages,
     load_solution,
@@ -240,3 +240,30 @@ def test_every_workload_gets_a_line(make_problem: Any) -> None:
         "",
     ):
         assert status_of_reason(reason) in STATUSES
+
+
+@pytest.mark.parametrize(
+    ("languages", "path", "word"),
+    [
+        (["pytorch"], "kernel.py", "python"),
+        (["cute_dsl"], "kernel.py", "python"),
+        (["pytorch", "triton"], "kernel.py", "triton"),
+        (["cuda_cpp"], "kernel.cu", "cuda"),
+        (["cutlass", "cublas"], "kernel.cu", "cuda"),
+        (["cuda_cpp"], "kernel.cpp", "cpp"),
+    ],
+)
+def test_one_document_for_both_benchmarks(languages: list[str], path: str, word: str) -> None:
+    """Required fields and enumerations of SOL-ExecBench's and flashinfer-bench's solution models."""
+    spec = SolutionSpec(
+        languages=languages, entry_point=f"{path}::run", binding="torch" if path != "kernel.py" else None
+    )
+    solution = Solution(
+        name="n", definition="d", author="a", spec=spec, sources=[SourceFile(path=path, content="x")]
+    )
+    document = json.loads(solution_json(solution))
+    assert document["spec"]["languages"] == languages and document["spec"]["language"] == word
+    assert word in ("python", "triton", "cpp", "cuda", "tilelang")
+    assert document["spec"]["target_hardware"] == ["LOCAL"] and document["spec"]["binding"] in (None, "torch")
+    assert document["spec"]["entry_point"].count("::") == 1
+    assert solution_from_json(solution_json(solution)) == solution, "and ours reads it back unchanged"
