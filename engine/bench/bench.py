@@ -56,6 +56,9 @@ class ProcessBench:
         self._users = 0
 
     async def _live(self) -> Session:
+        if self._session is not None and self._session.broken and self._users <= 1:
+            await self._session.close()
+            self._session = None
         if self._session is None:
             memory = self.device.memory_bytes if self._name != "cpu" else None
             self._session = Session(

@@ -18,7 +18,7 @@ from engine.bench.sandbox import Sandbox, command, environment
 from engine.bench.session import LIBRARY, Session
 from engine.errors import Fault
 from engine.paths import cache_dir
-from engine.problems.solution import CPP_LANGUAGES, CompileOptions, Solution
+from engine.problems.solution import C_BINDING, CPP_LANGUAGES, CompileOptions, Solution
 
 BUILD_S = 300.0
 MAX_LIBRARY = 48 << 20
@@ -103,9 +103,11 @@ def _lay_out(folder: Path, solution: Solution, arch: str, *, cuda: bool, jobs: i
     if not any(f.suffix in COMPILED for f in (folder / "src").iterdir()):
         raise Failure("compile.failed", "there is nothing to compile among the sources")
     options = solution.spec.compile_options
-    given = options or CompileOptions(cuda_cflags=[], ld_flags=[])
+    plain = solution.spec.binding == C_BINDING
+    given = options or CompileOptions(cflags=["-O3"] if plain else [], cuda_cflags=[], ld_flags=[])
     plan = {
         "name": LIBRARY,
+        "plain": plain,
         "arch": arch,
         "cuda": cuda,
         "jobs": jobs,

@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 COMPILED = (".cu", ".cpp", ".cc", ".cxx", ".c")
+_MEMORY = 24 << 30  # address space; nvcc's passes reserve more than they use
+_FILE = 512 << 20
+_SAID = 16 << 10
 
 
 def main() -> NoReturn:
     folder = Path(sys.argv[1])
     plan = json.loads((folder / "plan.json").read_text())
+    _limit()
     os.environ["TORCH_CUDA_ARCH_LIST"] = plan["arch"]
     os.environ["MAX_JOBS"] = str(plan["jobs"])
     sources = [f for f in sorted((folder / "src").iterdir()) if f.suffix in COMPILED]
@@ -35,8 +41,19 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
+def _limit() -> None:
+    """Of each compiler process: a source may try to fill the machine's memory or disk."""
+    for kind, value in ((resource.RLIMIT_AS, _MEMORY), (resource.RLIMIT_FSIZE, _FILE), (resource.RLIMIT_CORE, 0)):
+        resource.setrlimit(kind, (value, value))
+
+
 def _run(argv: list[str]) -> None:
-    subprocess.run(argv, check=True, capture_output=True, text=True, errors="replace")
+    """Raises :class:`CalledProcessError` with the beginning of what the compiler said, however much that is."""
+    with tempfile.TemporaryFile() as said:
+        code = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=said, stderr=said, check=False).returncode
+        if code:
+            said.seek(0)
+            raise subprocess.CalledProcessError(code, argv, stderr=said.read(_SAID).decode("utf-8", "replace"))
 
 
 def _torch() -> Path:
@@ -58,20 +75,26 @@ def _cuda_home() -> Path:
     return Path("/usr/local/cuda")
 
 
-def _includes(folder: Path, *, cuda: bool) -> list[str]:
-    torch = _torch() / "include"
-    paths = [str(folder / "src"), str(torch), str(torch / "torch/csrc/api/include")]
+def _includes(folder: Path, *, cuda: bool, plain: bool) -> list[str]:
+    paths = [str(folder / "src")]
+    if not plain:
+        torch = _torch() / "include"
+        paths += [str(torch), str(torch / "torch/csrc/api/include"), sysconfig.get_paths()["include"]]
     if cuda:
         paths.append(str(_cuda_home() / "include"))
-    paths.append(sysconfig.get_paths()["include"])
     cutlass = os.environ.get("CUTLASS_DIR", "/usr/local/cutlass")
     return [flag for path in (*paths, f"{cutlass}/include") if Path(path).is_dir() for flag in ("-isystem", path)]
 
 
 def _compile(folder: Path, plan: dict[str, Any], source: Path) -> str:
     target = str(folder / f"{source.name}.o")
-    common = ["-DTORCH_API_INCLUDE_EXTENSION_H", f"-DTORCH_EXTENSION_NAME={plan['name']}", "-std=c++17"]
-    includes = _includes(folder, cuda=plan["cuda"])
+    plain = plan["plain"]
+    common = [] if plain else ["-DTORCH_API_INCLUDE_EXTENSION_H", f"-DTORCH_EXTENSION_NAME={plan['name']}"]
+    includes = _includes(folder, cuda=plan["cuda"], plain=plain)
+    if plain and source.suffix == ".c":
+        _run(["gcc", "-std=gnu11", "-fPIC", *plan["cflags"], *includes, "-c", str(source), "-o", target])
+        return target
+    common.append("-std=c++17")
     if source.suffix == ".cu":
         arch = plan["arch"].replace(".", "")
         device = [f"-gencode=arch=compute_{arch},code=sm_{arch}", "--compiler-options", "-fPIC"]
@@ -84,12 +107,14 @@ def _compile(folder: Path, plan: dict[str, Any], source: Path) -> str:
 
 
 def _link(folder: Path, plan: dict[str, Any], objects: list[str]) -> None:
-    library = _torch() / "lib"
-    libraries = ["-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
+    libraries = []
+    if not plan["plain"]:
+        libraries += [f"-L{_torch() / 'lib'}", "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
+        libraries += ["-lc10_cuda", "-ltorch_cuda"] if plan["cuda"] else []
     if plan["cuda"]:
-        libraries += [f"-L{_cuda_home()}/lib64", "-lc10_cuda", "-ltorch_cuda", "-lcudart"]
+        libraries += [f"-L{_cuda_home()}/lib64", "-lcudart"]
     target = str(folder / f"{plan['name']}.so")
-    _run(["g++", "-shared", *objects, f"-L{library}", *libraries, *plan["ld_flags"], "-o", target])
+    _run(["g++", "-shared", *objects, *libraries, *plan["ld_flags"], "-o", target])
 
 
 if __name__ == "__main__":

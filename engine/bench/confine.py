@@ -111,6 +111,10 @@ def confine(spawn: wire.Spawn, keep: set[int], output: int, scratch: str, *, fil
     os.dup2(output, 1)
     os.dup2(output, 2)
     close_all_but(keep | {0, 1, 2})
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(
+            "1000"
+        )  # if memory runs out, nobody trusted is the first to go
     limits = spawn.limits
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, limits.file_bytes)

@@ -22,12 +22,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 import torch
 
-from engine.bench import wire
+from engine.bench import c_entry, wire
 from engine.problems.dtypes import torch_dtype
 
 FRESH, REFILLED, HIDDEN = range(3)
@@ -93,8 +94,10 @@ def import_entry(load: wire.Load, folder: str) -> Callable[..., Any]:
 
 
 def _from_library(load: wire.Load, folder: str) -> Callable[..., Any]:
-    """The entry function of the extension module that the trusted side built."""
+    """The entry function of the library that the trusted side built: an extension module, or a plain C entry."""
     path = f"{folder}/{load.library}.so"
+    if c_entry.is_plain(Path(path), load.library):
+        return c_entry.load_entry(Path(path), load.entry_function)
     loader = importlib.machinery.ExtensionFileLoader(load.library, path)
     spec = importlib.util.spec_from_file_location(load.library, path, loader=loader)
     if spec is None:

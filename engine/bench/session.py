@@ -37,7 +37,8 @@ COMPILER = ("torch._dynamo", "torch._inductor.compile_fx")
 _COMPILER_WORDS = ("torch.compile", "torch._dynamo", "torch._inductor")
 _CONTEXT_BYTES = 1 << 30  # of a process on a GPU, without its tensors
 _SMALL_ARENA = 32 << 20
-_ARENA_BYTES = 512 << 20  # per side and direction; larger problems get fewer slots
+_ARENA_BYTES = 512 << 20  # of a GPU, per side and direction; larger problems get fewer slots
+_HOST_ARENA_BYTES = 128 << 20  # shared memory that every side has filled: two calls of a large problem take long
 _FIRST_UID = 61000
 LIBRARY = "benchmark_kernel"  # SOL-ExecBench's name for a built extension
 _UIDS = 4000
@@ -80,7 +81,8 @@ def slots_of(spec: wire.WorkloadSpec, device_bytes: int | None = None) -> int:
     ``device_bytes`` of a GPU: judge and three sides must fit, each side with its sets, outputs and base sets.
     """
     stride = max(spec.input_stride, spec.output_stride)
-    slots = max(2, min(SLOTS, _ARENA_BYTES // stride), min(_MANY_SLOTS, _SMALL_ARENA // stride))
+    most = _HOST_ARENA_BYTES if device_bytes is None else _ARENA_BYTES
+    slots = max(2, min(SLOTS, most // stride), min(_MANY_SLOTS, _SMALL_ARENA // stride))
     if device_bytes is None:
         return slots
     inputs, outputs = spec.input_stride, spec.output_stride
@@ -185,16 +187,17 @@ class Session:
             extra_env={compile_cache.MOUNT: str(caches)},
         )
 
-    async def _zygote_for(self, solution: Solution) -> Zygote:
+    def _zygote_for(self, solution: Solution) -> Zygote:
         """Sources that compile with torch start where its compiler is loaded: seconds less for each process.
 
-        That second zygote is started when the first such solution comes.
+        That second zygote is started when the first such solution comes, which does not wait for it.
         """
         if not uses_compiler(solution):
             return self.zygote
         if self._compiling is None:
             self._compiling = asyncio.create_task(self._start_compiling())
-        return await asyncio.shield(self._compiling)
+        ready = self._compiling.done() and not self._compiling.cancelled() and not self._compiling.exception()
+        return self._compiling.result() if ready else self.zygote
 
     async def _start_compiling(self) -> Zygote:
         return await Zygote.start(await self._start_zygote(*COMPILER))
@@ -253,7 +256,7 @@ class Session:
             namespaces=self.namespaces,
             fallback_scratch=f"/tmp/kernelarc-{os.getpid()}" if self.sandbox.kind != "none" else str(self.scratch),
         )
-        return await (await self._zygote_for(solution)).spawn(request, side.fds)
+        return await self._zygote_for(solution).spawn(request, side.fds)
 
     def _limits(self, side: Side) -> wire.Limits:
         memory = memory_limit(side.input_bytes + side.output_bytes, cuda=self.on_gpu)
@@ -296,6 +299,13 @@ class Session:
 
     def tells_seeds(self, workload: int) -> bool:
         return self.own_inputs and self.specs[workload].seeded
+
+    @property
+    def broken(self) -> bool:
+        """Judge or zygote has ended (out of memory, killed by a person): nothing works in here any more."""
+        if not self._opened:
+            return False
+        return any(helper.process.returncode is not None for helper in (self.judge.helper, self.zygote.helper))
 
     async def close(self) -> None:
         if not self._opened:

@@ -19,7 +19,7 @@ from engine.guard.gate_entry import check_entry
 from engine.guard.gate_native import mentions, refuse_flags, refuse_native
 from engine.guard.gate_scan import Scan
 from engine.problems.model import Problem
-from engine.problems.solution import CPP_LANGUAGES, PYTHON_LANGUAGES, Solution, SourceFile
+from engine.problems.solution import C_BINDING, CPP_LANGUAGES, PYTHON_LANGUAGES, Solution, SourceFile
 from engine.text import clean, one_line
 
 MAX_FILES = 64
@@ -187,6 +187,8 @@ def _check_languages(solution: Solution) -> None:
         raise Refused("gate.language", f"{entry} is not a C++ or CUDA file, but the language is {native[0]}")
     if not entry.endswith((".py", *_CPP_SUFFIXES)):
         raise Refused("gate.language", f"{entry}: unknown kind of source file")
+    if spec.binding == C_BINDING and not (native and spec.destination_passing_style):
+        raise Refused("gate.language", "a C entry (binding c) is C++ or CUDA in destination-passing style")
     refused = refuse_flags(spec.compile_options)
     if refused:
         raise Refused(*refused)

@@ -8,6 +8,7 @@ import msgspec
 
 PYTHON_LANGUAGES = ("pytorch", "triton", "cute_dsl", "cutile", "cudnn_frontend")
 CPP_LANGUAGES = ("cutlass", "cudnn", "cublas", "cuda_cpp")
+C_BINDING = "c"  # ``spec.binding`` of a plain C entry; see docs/formats.md
 
 
 class CompileOptions(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from engine.errors import BadInput
 from engine.problems.model import Problem
 from engine.problems.reference import parse_source, signature
 from engine.problems.solution import (
+    C_BINDING,
     CPP_LANGUAGES,
     PYTHON_LANGUAGES,
     Solution,
@@ -218,6 +219,13 @@ def solution_from_cpp(
     source: str, problem: Problem | None, *, name: str, author: str = "kernelarc", path: str = "kernel.cu"
 ) -> Solution:
     """A one-file C++ or CUDA solution: the entry is the bound function (``run`` of several)."""
+    plain = _c_entry(source, path)
+    if plain:
+        spec = SolutionSpec(languages=["cuda_cpp"], entry_point=f"{path}::{plain}", binding=C_BINDING)
+        definition = problem.name if problem else ""
+        return Solution(
+            name=name, definition=definition, author=author, spec=spec, sources=[SourceFile(path, source)]
+        )
     bound = re.findall(r"\bdef\s*\(\s*\"(\w+)\"", source)
     entry = "run" if "run" in bound or not bound else bound[0]
     count = _cpp_parameters(source, entry)
@@ -235,6 +243,15 @@ def solution_from_cpp(
         spec=spec,
         sources=[SourceFile(path=path, content=source)],
     )
+
+
+def _c_entry(source: str, path: str) -> str:
+    """The function with C linkage that is to be called, of a source without a binding; empty if there is none."""
+    linkage = re.search(r"\bextern\s+\"C\"", source)
+    if re.search(r"\b(?:PYBIND11_MODULE|TORCH_LIBRARY)", source) or (linkage is None and not path.endswith(".c")):
+        return ""
+    names = re.findall(r"\bint\s+(\w+)\s*\(", source[linkage.start() if linkage else 0 :])
+    return "run" if "run" in names or not names else str(names[0])
 
 
 def _cpp_parameters(source: str, function: str) -> int | None:
@@ -302,8 +319,8 @@ def _spec_errors(spec: SolutionSpec, where: str) -> list[BadInput]:
         if hardware not in HARDWARE:
             what = f"spec.target_hardware: unknown {hardware!r}"
             errors.append(BadInput(what, where=where, fix="use LOCAL or B200"))
-    if spec.binding not in (None, "torch"):
-        errors.append(BadInput(f"spec.binding: unknown {spec.binding!r}", where=where, fix="use torch or null"))
+    if spec.binding not in (None, "torch", C_BINDING):
+        errors.append(BadInput(f"spec.binding: unknown {spec.binding!r}", where=where, fix="use torch, c or null"))
     return errors + _entry_errors(spec, bool(cpp), where)
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench
 from engine.bench.build import architecture
+from engine.guard.gate import check
 from engine.problems.model import Problem
 from engine.problems.solution import Solution, SolutionSpec, SourceFile
+from engine.problems.solution_io import solution_from_cpp
 
 QUICK = EvaluationPlan(rounds=1, timing=False, unlisted_shape=False)
 GOOD = """
@@ -64,3 +67,60 @@ async def test_an_extension_is_built_once(problem: Problem, tmp_path: Path) -> N
 
 def test_builds_are_for_exactly_one_architecture() -> None:
     assert architecture((9, 0)) == "9.0a" and architecture((8, 6)) == "8.6" and architecture(None) == ""
+
+
+PLAIN = """
+#include <math.h>
+#include <stdint.h>
+#include <stddef.h>
+{linkage} int run(void *const *tensors, const int64_t *const *shapes, void *stream) {{
+    const float *x = (const float *)tensors[0], *y = (const float *)tensors[1];
+    const double scale = *(const double *)tensors[2];
+    float *out = (float *)tensors[3];
+    const int64_t rows = shapes[0][0], cols = shapes[3][1];
+    if (shapes[2] != NULL || stream != NULL) return 7;
+    for (int64_t i = 0; i < rows; i++) {{
+        float most = x[i * cols], sum = 0.0f;
+        for (int64_t j = 1; j < cols; j++) most = fmaxf(most, x[i * cols + j]);
+        for (int64_t j = 0; j < cols; j++) sum += out[i * cols + j] = expf(x[i * cols + j] - most);
+        for (int64_t j = 0; j < cols; j++)
+            out[i * cols + j] = out[i * cols + j] / sum * (float)scale + y[i * cols + j];
+    }}
+    return {code};
+}}
+"""
+
+
+def plain(problem: Problem, file: str, linkage: str, code: int = 0) -> Solution:
+    return solution_from_cpp(PLAIN.format(linkage=linkage, code=code), problem, name="plain", path=file)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+async def test_a_plain_c_entry_needs_no_binding(problem: Problem, tmp_path: Path) -> None:
+    bench = ProcessBench(problem, "cpu", tmp_path / "scratch")
+    try:
+        answers = [
+            await bench.evaluate(solution, QUICK)
+            for solution in (
+                plain(problem, "kernel.c", ""),
+                plain(problem, "kernel.cpp", 'extern "C"'),
+                plain(problem, "kernel.cpp", 'extern "C"', code=3),
+                plain(problem, "kernel.cpp", ""),
+            )
+        ]
+    finally:
+        await bench.close()
+    assert [answer.reason for answer in answers[:2]] == ["", ""], answers[0].detail
+    assert answers[2].reason == "wrong.exception" and "run returned 3" in answers[2].detail
+    assert not check(plain(problem, "kernel.cpp", ""), problem).ok or answers[3].verdict == "FAIL"
+
+
+def test_a_plain_c_entry_is_recognised_and_writes_into_its_outputs(problem: Problem) -> None:
+    found = plain(problem, "kernel.cu", 'extern "C"')
+    assert (found.spec.binding, found.entry_function) == ("c", "run")
+    assert found.spec.destination_passing_style and check(found, problem).ok
+    returning = msgspec.structs.replace(
+        found, spec=msgspec.structs.replace(found.spec, destination_passing_style=False)
+    )
+    assert check(returning, problem).reason == "gate.language"
+    assert solution_from_cpp(GOOD, problem, name="bound", path="kernel.cpp").spec.binding == "torch"
