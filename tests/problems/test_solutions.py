@@ -78,7 +78,7 @@ def test_a_round_trip_keeps_everything(make_problem: Any, tmp_path: Path) -> Non
         ({"spec__languages": ["tritn"]}, "did you mean 'triton'"),
         ({"spec__target_hardware": []}, "target_hardware is empty"),
         ({"spec__target_hardware": ["H200"]}, "use LOCAL or B200"),
-        ({"spec__binding": "tvm-ffi"}, "use torch or null"),
+        ({"spec__binding": "tvm-ffi"}, "use torch, c or null"),
     ],
 )
 def test_broken_rules_are_one_clear_line(changes: dict[str, Any], part: str) -> None:
