@@ -39,8 +39,14 @@ async def admit(session: Session) -> None:
     session.shapes = shapes_text(
         resolve_axes(session.problem.definition, workload) for workload in session.problem.workloads
     )
-    ceilings, _ = await asyncio.gather(_ceilings(session), _trace(session))
-    await _measure(session, ceilings)
+    tracing = asyncio.create_task(_trace(session))
+    try:
+        if session.bench.device.kind == "cpu":
+            await tracing  # it would compete with what is being timed
+        await _measure(session, await _ceilings(session), tracing)
+    finally:
+        tracing.cancel()
+        await asyncio.wait([tracing])
     if session.config.memory_from and not session.reader.memo("").get("carried"):
         await _carry_over(session, session.config.memory_from)
     _bring_back(session)
@@ -92,8 +98,8 @@ async def _ceilings(session: Session) -> Ceilings | None:
         return None
 
 
-async def _measure(session: Session, ceilings: Ceilings | None) -> None:
-    """The reference and the seed solution, once per campaign."""
+async def _measure(session: Session, ceilings: Ceilings | None, tracing: asyncio.Task[None]) -> None:
+    """The reference and the seed solution, once per campaign; the scale needs what ``tracing`` finds."""
     row = session.reader.campaign()
     if row.baselines is not None:
         session.measured = row.baselines
@@ -104,6 +110,7 @@ async def _measure(session: Session, ceilings: Ceilings | None) -> None:
         seconds = allowance_s(session.bench.device.kind, session.config.minutes)
         async with session.door.entered():
             session.measured = await session.bench.measure_baselines(seed, _show(session), compile_s=seconds)
+    await tracing
     device = session.bench.device
     session.scale = scale_for(
         session.problem,

@@ -22,14 +22,16 @@ before the block's end, so that launching hides behind the device's work and onl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 import msgspec
 
 from engine.bench.contender import Block
-from engine.bench.overhead import ByCalls, Overhead, least_spread_ms, per_call_ms, quartile, spread_ms, typical_ms
+from engine.bench.overhead import Overhead, per_call_ms, quartile, spread_ms, typical_ms
 from engine.bench.stats import TimingCheck, check_timing
 
+_BLOCK_SLACK_MS = 0.3
+"""By how much two processes may differ in what a block costs beside its calls."""
 HOST_BOUND = 0.8
 """A block whose processor time grows this fast beside its wall time was not waiting for the device."""
 
@@ -57,42 +59,54 @@ def cross_check(blocks: Sequence[Block], k: int, overhead: Overhead, bound_ms: f
     claimed_ms = fmean([block.mean_ms for block in (*small, *large)])
     missing = {k: missing_ms(small), 2 * k: missing_ms(large)}
     outside = {calls: calls * claimed_ms + value for calls, value in missing.items()}
-    return _answer(claimed_ms, outside, k, base, bound_ms, spread_ms(base))
+    check = check_timing(
+        claimed_ms,
+        outside[k],
+        outside[2 * k],
+        k,
+        overhead_ms=per_call_ms(base, k),
+        bound_ms=bound_ms,
+    )
+    allowed_ms = check.allowed_ms + spread_ms(base)
+    rest_ms = min((value - typical_ms(base, calls)) / calls - claimed_ms for calls, value in outside.items())
+    excess_ms = max(check.excess_ms, rest_ms)
+    suspect = check.below_bound or excess_ms > allowed_ms
+    return msgspec.structs.replace(check, suspect=suspect, excess_ms=excess_ms, allowed_ms=allowed_ms)
 
 
 def device_check(
     blocks: Sequence[Block], claimed_ms: float, k: int, overhead: Overhead, bound_ms: float | None
 ) -> TimingCheck | None:
-    """From blocks of k and 2k calls with a prelude, of the candidate and of a no-op. ``None``: too few."""
-    small = [b.wall_ns / 1e6 for b in blocks if len(b.claimed_ns) == k]
-    large = [b.wall_ns / 1e6 for b in blocks if len(b.claimed_ns) == 2 * k]
-    if not small or not large:
+    """From blocks of k and 2k calls with a prelude, of the candidate and of a no-op, in pairs. ``None``: too few.
+
+    The host's own time varies by half a millisecond from block to block, so only what every pair of blocks agrees
+    on is believed: the candidate's smallest slope against the no-op's largest, its quickest blocks against the
+    no-op's slowest. ``weak`` where that could hide as much as is claimed.
+    """
+    slopes = _slopes([b.wall_ns / 1e6 for b in blocks], [len(b.claimed_ns) for b in blocks], k)
+    idle_pairs = zip(overhead.wall.get(k, []), overhead.wall.get(2 * k, []), strict=False)
+    idle = [(large - small) / k for small, large in idle_pairs]
+    if not slopes or not idle:
         return None
-    spread = least_spread_ms(overhead.wall)
-    return _answer(claimed_ms, {k: min(small), 2 * k: min(large)}, k, overhead.wall, bound_ms, spread)
-
-
-def _answer(
-    claimed_ms: float,
-    outside_ms: dict[int, float],
-    k: int,
-    base: ByCalls,
-    bound_ms: float | None,
-    spread: float,
-) -> TimingCheck:
-    check = check_timing(
-        claimed_ms,
-        outside_ms[k],
-        outside_ms[2 * k],
-        k,
-        overhead_ms=per_call_ms(base, k),
-        bound_ms=bound_ms,
-    )
-    allowed_ms = check.allowed_ms + spread
-    rest_ms = min((value - typical_ms(base, calls)) / calls - claimed_ms for calls, value in outside_ms.items())
+    check = check_timing(claimed_ms, 0.0, k * min(slopes), k, overhead_ms=max(idle), bound_ms=bound_ms)
+    longest = 2 * k
+    quickest = min(b.wall_ns / 1e6 for b in blocks if len(b.claimed_ns) == longest)
+    rest_ms = (quickest - max(overhead.wall[longest]) - _BLOCK_SLACK_MS) / longest - claimed_ms
     excess_ms = max(check.excess_ms, rest_ms)
-    suspect = check.below_bound or excess_ms > allowed_ms
-    return msgspec.structs.replace(check, suspect=suspect, excess_ms=excess_ms, allowed_ms=allowed_ms)
+    blind_ms = (median(slopes) - min(slopes)) + (max(idle) - median(idle)) + check.allowed_ms
+    return msgspec.structs.replace(
+        check,
+        slope_ms=median(slopes),
+        suspect=check.below_bound or excess_ms > check.allowed_ms,
+        weak=check.weak or blind_ms > claimed_ms,
+        excess_ms=excess_ms,
+    )
+
+
+def _slopes(walls_ms: Sequence[float], calls: Sequence[int], k: int) -> list[float]:
+    """Milliseconds per call from each block of k calls and the block of 2k calls that followed it."""
+    steps = zip(walls_ms, walls_ms[1:], calls, calls[1:], strict=False)
+    return [(large - small) / k for small, large, few, many in steps if (few, many) == (k, 2 * k)]
 
 
 def host_bound(blocks: Sequence[Block], k: int) -> bool:

@@ -15,10 +15,10 @@ from engine.bench.stats import TimingCheck
 if TYPE_CHECKING:
     from engine.bench.evaluation import Trial
 
-_BLOCKS = 3  # of each size
-_MOST_CALLS = 8
-PRELUDES = (8, 32, 256)
-"""Fills before each call: about 0.3, 1 and 8 ms of an H200. The next is taken where launching takes longer."""
+_PAIRS = 4  # blocks of each size
+_CALLS, _CALLS_IF_LARGE = 16, 4
+PRELUDES = (16, 64, 256)
+"""Fills before each call: about 0.5, 2 and 8 ms of an H200. The next is taken where launching takes longer."""
 
 
 async def device_checks(
@@ -33,7 +33,7 @@ async def device_checks(
     checks: dict[int, TimingCheck] = {}
     try:
         for workload, claim in claimed_ms.items():
-            k = max(1, min(_MOST_CALLS, session.slots[workload] // 2))
+            k = _calls_of(session.slots[workload])
             blocks: list[Block] = []
             prelude = 0
             for prelude in PRELUDES:
@@ -52,6 +52,11 @@ async def device_checks(
     return checks
 
 
+def _calls_of(slots: int) -> int:
+    """k. Slots are used again within a block, in the stream's order; few calls where the outputs are large."""
+    return _CALLS if slots >= _CALLS else max(1, min(_CALLS_IF_LARGE, slots // 2))
+
+
 async def _idle_blocks(trial: Trial, noop: Contender, workload: int, k: int, prelude: int) -> list[Block]:
     try:
         return await _blocks(trial, noop, workload, k, prelude)
@@ -65,9 +70,10 @@ async def _blocks(trial: Trial, side: Contender, workload: int, k: int, prelude:
     A first block is run for its allocations only. One secretly chosen call of a candidate is compared like any.
     """
     blocks: list[Block] = []
-    checked = secrets.randbelow(2 * _BLOCKS)
-    for index in range(-1, 2 * _BLOCKS):
-        inputs = round_inputs(k if index % 2 == 0 else 2 * k, new_seed())
+    slots = side.session.slots[workload]
+    checked = secrets.randbelow(2 * _PAIRS)
+    for index in range(-1, 2 * _PAIRS):
+        inputs = round_inputs(k if index % 2 == 0 else 2 * k, new_seed(), slots)
         block = await side.run(workload, inputs, HIDDEN, prelude=prelude)
         if index >= 0:
             blocks.append(block)

@@ -184,6 +184,8 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
         timed = not run.prelude
         if timed:
             clock.start_block(len(run.calls))
+        else:
+            flush.fill(2 * run.prelude)  # drawing the base set hides behind it
         taken: list[torch.Tensor] = []
         for index, call in enumerate(run.calls):
             try:

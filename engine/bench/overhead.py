@@ -35,11 +35,6 @@ def spread_ms(by_calls: ByCalls) -> float:
     return max((quartile(values, 3) - quartile(values, 1)) / calls for calls, values in by_calls.items())
 
 
-def least_spread_ms(by_calls: ByCalls) -> float:
-    """How well the smallest value of a block size is known, per call: how far the middle one lies above it."""
-    return max((median(values) - min(values)) / calls for calls, values in by_calls.items())
-
-
 def quartile(values: list[float], which: int) -> float:
     """The ``which``-th quarter of the ordered values, without interpolation."""
     ordered = sorted(values)

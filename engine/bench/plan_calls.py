@@ -42,9 +42,15 @@ def block_timeout_s(calls: int, call_s: float) -> float:
     return _SLACK_S + 30.0 * calls * call_s
 
 
-def round_inputs(count: int, seed: int) -> list[jw.Inputs]:
-    """Calls of one block: one base set, each call rotated by another secret odd amount."""
-    return [jw.Inputs(slot=slot, seed=seed, shift=secrets.randbits(40) | 1) for slot in range(count)]
+def round_inputs(count: int, seed: int, slots: int | None = None) -> list[jw.Inputs]:
+    """Calls of one block: one base set, each call rotated by another secret odd amount.
+
+    Each call has a slot of its own, unless there are only ``slots`` of them to take turns.
+    """
+    return [
+        jw.Inputs(slot=index % (slots or count), seed=seed, shift=secrets.randbits(40) | 1)
+        for index in range(count)
+    ]
 
 
 def calls_to_check(count: int, output_bytes: int, *, copied: bool, last_only: bool) -> list[int]:

@@ -79,6 +79,8 @@ def environment(device: str, threads: int = 1) -> dict[str, str]:
             "MALLOC_MMAP_MAX_": "0",
             "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            # Asking whether there is a GPU must not initialise the driver in a process that forks.
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
             "TORCHINDUCTOR_CACHE_DIR": "/tmp/kernelarc/cache/inductor",
             "TRITON_CACHE_DIR": "/tmp/kernelarc/cache/triton",
             "TORCH_EXTENSIONS_DIR": "/tmp/kernelarc/cache/extensions",

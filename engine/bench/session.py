@@ -200,7 +200,13 @@ class Session:
         return self._compiling.result() if ready else self.zygote
 
     async def _start_compiling(self) -> Zygote:
-        return await Zygote.start(await self._start_zygote(*COMPILER))
+        helper = await self._start_zygote(*COMPILER)
+        try:
+            return await Zygote.start(helper)
+        except asyncio.CancelledError:
+            helper.process.kill()  # it imports for seconds and would not notice that its socket is closed
+            await helper.stop()
+            raise
 
     async def take_side(self) -> Side:
         """Arenas for one more candidate process; given back with :meth:`return_side` and then reused."""
@@ -319,6 +325,7 @@ class Session:
 
     async def _stop_compiling(self) -> None:
         if self._compiling is not None:
-            with contextlib.suppress(Fault):
+            self._compiling.cancel()
+            with contextlib.suppress(Fault, asyncio.CancelledError):
                 await (await self._compiling).stop()
             self._compiling = None

@@ -31,6 +31,7 @@ from engine.bench.herd import descendants
 from engine.bench.keeper import Keeper
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_INTERPRETER = [sys.executable, "-P", "-m", "engine.bench.zygote"]
 
 
 class Zygote:
@@ -235,6 +236,18 @@ def versions() -> dict[str, str]:
     return found
 
 
+def children_may_use_cuda() -> bool:
+    """Whether CUDA could still be initialised in a fork of this process, found by forking."""
+    import torch
+
+    if not torch.backends.cuda.is_built():
+        return True
+    child = os.fork()
+    if child == 0:
+        os._exit(int(torch._C._cuda_isInBadFork()))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def main() -> NoReturn:
     begin = time.monotonic()
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -247,9 +260,13 @@ def main() -> NoReturn:
 
     torch.set_num_threads(1)
     found = versions()
-    for module in sys.argv[2:]:
+    for index, module in enumerate(sys.argv[2:]):
         with suppress(ImportError):  # a convenience only: who needs it imports it
             importlib.import_module(module)
+        if not children_may_use_cuda():
+            # Some imports ask how many GPUs there are, and a process that did cannot share them with its forks.
+            os.set_inheritable(control.fileno(), True)
+            os.execv(sys.executable, [*_INTERPRETER, sys.argv[1], *sys.argv[2 : 2 + index]])
     if find_spec("numpy") is not None:
         importlib.import_module("numpy")
     gc.collect()
