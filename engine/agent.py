@@ -28,6 +28,7 @@ from engine.proposers.base import (
     Choosy,
     Context,
     Exhausted,
+    NotYet,
     Proposal,
     Proposer,
     ProposerError,
@@ -40,6 +41,7 @@ from engine.store import events as ev
 from engine.text import clean, one_line
 
 ERROR_LIMIT = 500
+NEWS_POLL_S = 0.5
 
 
 @dataclass
@@ -75,6 +77,9 @@ class Agent:
                 return Stop(StopReason.COST, one_line(str(error)))
             except Exhausted as error:
                 return Stop(StopReason.CANDIDATES, one_line(str(error)) or "the proposer has nothing more")
+            except NotYet as error:
+                await self._until_news(one_line(str(error)))
+                continue
             except ProposerError as error:
                 await self._error(error.reason, error.detail, error.usage)
                 continue
@@ -96,6 +101,19 @@ class Agent:
             session.writer.live(self.name, state=state.value, detail=control.why, hypothesis="", reply="")
             await session.door.opened()
             await control.going.wait()
+
+    async def _until_news(self, why: str) -> None:
+        """Until another agent has a new best or has stopped, or this one is paused or has to stop."""
+        self.session.writer.live(self.name, state=Live.PROPOSING.value, detail=why, hypothesis="", reply="")
+        known = self._others()
+        while self._others() == known and self._stop() is None:
+            if not (self.session.door.is_open and self.control.going.is_set()):
+                return
+            await asyncio.sleep(NEWS_POLL_S)
+
+    def _others(self) -> list[tuple[int, StopReason | None, str]]:
+        agents = self.session.summary.agents
+        return [(a.best, a.stopped, a.paused) for name, a in agents.items() if name != self.name]
 
     async def _prepare(self) -> Context:
         """Everything the proposer may see: mode, strategy, base, memory, siblings, hints."""

@@ -128,6 +128,10 @@ class ProposerError(Exception):
         self.reason, self.detail, self.usage = reason, detail, usage
 
 
+class NotYet(Exception):
+    """Nothing to offer until another agent has found something: no reply, no ERROR, no position."""
+
+
 class Exhausted(Exception):
     """The proposer has nothing more to offer (a finished replay): the agent stops, nothing is lost."""
 
@@ -145,7 +149,7 @@ class LiveSink(Protocol):
 
 
 class Proposer(Protocol):
-    """Raises :class:`ProposerError` when no reply came, :class:`Exhausted` when none will."""
+    """Raises :class:`ProposerError` when no reply came, :class:`Exhausted` when none will, :class:`NotYet`."""
 
     name: str  # recipes | llm | replay | inbox
     model: str | None

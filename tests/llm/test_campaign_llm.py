@@ -349,6 +349,33 @@ async def test_private_memory_holds_nothing_of_the_other_agent(
     assert foreign == {"private": False, "shared": True}
 
 
+async def test_a_recipe_agent_beside_an_llm_tunes_what_the_model_declared(
+    campaign: Any, server: Any, api: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no recipe fits, the tuner waits for the model's KEEP, tries its numbers, and ends with the model."""
+
+    async def none_fits(session: Any) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr("engine.proposers.recipes.proposer.fitting", none_fits)
+    tunable = answer(0.5, 1).replace("def run", "BLOCK = 64  # tune: 32, 64, 128\n\n\ndef run")
+    server.default = lambda body: api.Reply(
+        tunable if len(server.requests) == 1 else answer(2.0, len(server.requests)), before_s=0.3
+    )
+    run = campaign(agents=2, candidates=8, proposer=["llm", "recipes"])
+    summary = await run.run()
+    first, *_ = [prompt for prompt in run.prompts() if prompt]
+    assert "`BLOCK = 128  # tune: 64, 128, 256`" in first
+    tuned = [v for v in run.events(ev.Verdict) if v.agent == "2"]
+    assert [v.family for v in tuned] == ["tuning", "tuning"], "32 and 128"
+    with run.reader() as reader:
+        sources = [reader.solution(v.number).entry_source for v in tuned]
+    assert {re.search(r"BLOCK = (\d+)", source)[1] for source in sources} == {"32", "128"}  # type: ignore[index]
+    tuner = summary.agents["2"]
+    assert (tuner.stopped, tuner.errors) == (StopReason.CANDIDATES, 0)
+    assert summary.agents["1"].candidates == 4 and summary.stop_reason is StopReason.CANDIDATES
+
+
 async def test_a_skill_edited_meanwhile_is_in_the_next_prompt(
     campaign: Any, server: Any, api: ModuleType, private_home: Path
 ) -> None:

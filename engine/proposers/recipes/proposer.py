@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from engine.problems.solution import Solution, solution_sha
-from engine.proposers.base import Context, Exhausted, LiveSink, Proposal, UnusableReply
+from engine.proposers.base import Context, Exhausted, LiveSink, NotYet, Proposal, UnusableReply
 from engine.proposers.recipes.choice import RECIPE, ordered
 from engine.proposers.recipes.materials import (
     BrokenRecipe,
@@ -54,7 +54,12 @@ class RecipeProposer:
         return tuple(name for name in eligible if name in skills)
 
     async def propose(self, context: Context, live: LiveSink) -> Proposal | UnusableReply:
-        """The first new point of the first recipe that has one. Raises :class:`Exhausted` when none has."""
+        """The first new point of the first recipe that has one.
+
+        Raises:
+            Exhausted: none has, and no other agent will write anything to tune.
+            NotYet: none has, but others may.
+        """
         live.state(AgentState.PROPOSING, "matching recipes")
         fits = await self._recipes()
         live.state(AgentState.PROPOSING, f"{len(fits)} recipes fit")
@@ -62,6 +67,10 @@ class RecipeProposer:
         while True:
             try:
                 return await asyncio.to_thread(proposal_for, context, fits, measured)
+            except Exhausted as error:
+                if self._others_write(context.agent):
+                    raise NotYet(f"{error}; waiting for constants to tune") from error
+                raise
             except BrokenRecipe as broken:
                 await self._session.note(f"recipe.broken:{broken.recipe}", f"recipe {broken}")
                 fits = {name: fit for name, fit in fits.items() if fit.recipe.key != broken.recipe}
@@ -73,6 +82,18 @@ class RecipeProposer:
 
     async def close(self) -> None:
         return None
+
+    def _others_write(self, agent: str) -> bool:
+        """Whether an agent that is no recipe agent still works where this one can see its best."""
+        if not self._session.config.leaderboard:
+            return False
+        return any(
+            name != agent
+            and other.spec.proposer != self.name
+            and other.stopped is None
+            and not other.paused.startswith(("errors", "breaker"))
+            for name, other in self._session.summary.agents.items()
+        )
 
     async def _recipes(self) -> dict[str, Fit]:
         """Found once per engine, by whichever agent asks first."""
