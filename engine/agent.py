@@ -43,6 +43,9 @@ from engine.text import clean, one_line
 ERROR_LIMIT = 500
 NEWS_POLL_S = 0.5
 
+Standing = tuple[int, StopReason | None, str]
+"""Of another agent: its best, why it stopped, who paused it."""
+
 
 @dataclass
 class Agent:
@@ -69,6 +72,7 @@ class Agent:
             stop = self._stop()
             if stop is not None:
                 return stop
+            others = self._others()  # as they are before anybody looks, so that no news falls between
             context = await self._prepare()
             started = time.monotonic()
             try:
@@ -78,7 +82,7 @@ class Agent:
             except Exhausted as error:
                 return Stop(StopReason.CANDIDATES, one_line(str(error)) or "the proposer has nothing more")
             except NotYet as error:
-                await self._until_news(one_line(str(error)))
+                await self._until_news(others, one_line(str(error)))
                 continue
             except ProposerError as error:
                 await self._error(error.reason, error.detail, error.usage)
@@ -102,16 +106,15 @@ class Agent:
             await session.door.opened()
             await control.going.wait()
 
-    async def _until_news(self, why: str) -> None:
+    async def _until_news(self, known: list[Standing], why: str) -> None:
         """Until another agent has a new best or has stopped, or this one is paused or has to stop."""
         self.session.writer.live(self.name, state=Live.PROPOSING.value, detail=why, hypothesis="", reply="")
-        known = self._others()
         while self._others() == known and self._stop() is None:
             if not (self.session.door.is_open and self.control.going.is_set()):
                 return
             await asyncio.sleep(NEWS_POLL_S)
 
-    def _others(self) -> list[tuple[int, StopReason | None, str]]:
+    def _others(self) -> list[Standing]:
         agents = self.session.summary.agents
         return [(a.best, a.stopped, a.paused) for name, a in agents.items() if name != self.name]
 
