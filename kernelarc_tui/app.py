@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from textual import events, on, work
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
 
@@ -22,6 +21,8 @@ from kernelarc_tui.messages import StoreDelta
 from kernelarc_tui.notices import desktop_notification, write_crash
 from kernelarc_tui.paint import Palette
 from kernelarc_tui.settings import Settings, load_settings, remember
+from kernelarc_tui.theming import ThemedApp
+from kernelarc_tui.typeahead import TypeAheadApp
 from kernelarc_tui.view import View
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from kernelarc_tui.session import Session
 
 
-class KernelArcApp(App[str]):
+class KernelArcApp(ThemedApp, TypeAheadApp):
     """``campaign`` is opened at once; without one the app starts on the list of campaigns.
 
     Returns a line for the shell (how to come back to a campaign that goes on), or ``None``.
@@ -302,58 +303,7 @@ class KernelArcApp(App[str]):
                 return
         self.notify(text, markup=False)
 
-    # Themes
-
-    def _use_theme(self, name: str) -> None:
-        """Register and use one theme before anything is drawn; the others are loaded after the first paint."""
-        files = themes.theme_files()
-        path = files.get(name) or files[themes.DEFAULT_THEME]
-        if name not in files:
-            self.startup_problem = f"there is no theme {name!r}; known are {', '.join(files)}"
-        try:
-            theme = themes.load_theme(path)
-        except BadInput as error:
-            self.startup_problem = error.message
-            theme = themes.load_theme(themes.theme_files()[themes.DEFAULT_THEME])
-        self.register_theme(theme)
-        self.theme = theme.name
-
-    def get_css_variables(self) -> dict[str, str]:
-        variables = super().get_css_variables()
-        self.palette = Palette(variables, ansi=self.current_theme.ansi)
-        return variables
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Meanings for Textual's own themes, which do not know them."""
-        base = {name: getattr(self.current_theme, name, None) or "" for name in themes.BASE_COLORS}
-        return themes.fallback_variables(base, ansi=self.current_theme.ansi)
-
-    @work(group="themes", exclusive=True)
-    async def watch_themes(self) -> None:
-        """Load every theme, then again whenever the user's folder changes."""
-        self.load_all_themes()
-        folder = themes.user_theme_dir()
-        if not folder.is_dir():
-            return
-        from watchfiles import awatch
-
-        async for _ in awatch(folder, recursive=False):
-            self.load_all_themes()
-
-    def load_all_themes(self) -> None:
-        """(Re)load the theme files; one toast names the broken ones."""
-        loaded, broken = themes.load_themes()
-        changed = False
-        for theme in loaded:
-            changed = changed or (theme.name == self.theme and theme != self.get_theme(theme.name))
-            self.register_theme(theme)
-        if changed:
-            self._watch_theme(self.theme)
-        if broken:
-            self.notify("\n".join(broken), title="Broken themes", severity="warning", timeout=15, markup=False)
-
-    def own_themes(self) -> list[str]:
-        return sorted(set(themes.theme_files()) & set(self.available_themes))
+    # Everywhere
 
     def action_next_theme(self) -> None:
         names = self.own_themes()
@@ -365,24 +315,10 @@ class KernelArcApp(App[str]):
         self.keep("theme", name)
         self.say(f"theme {name}", "muted")
 
-    # Everywhere
-
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Every action of this screen by what it does, then themes and what has no key."""
-        from kernelarc_tui.keys import palette_rows
+        from kernelarc_tui.palette import system_commands
 
-        for title, keys, action, node in palette_rows(screen):
-            yield SystemCommand(title, keys, partial(self.run_action, action, node))
-        for name in self.own_themes():
-            yield SystemCommand(f"theme {name}", "", partial(self.choose_theme, name))
-        yield SystemCommand("save a screenshot, an SVG in the current folder", "", self.action_save_screen)
-        for title, name in (
-            ("ring when something needs you", "bell"),
-            ("desktop notifications (OSC 9 and 777)", "notify"),
-            ("key hints in the last row", "footer"),
-        ):
-            state = "on" if getattr(self.settings, name) else "off"
-            yield SystemCommand(f"{title}: now {state}", "", partial(self.toggle_setting, name))
+        return system_commands(self, screen)
 
     def keep(self, name: str, value: Any) -> None:
         """Use a choice from now on, and in the next start."""
@@ -407,6 +343,7 @@ class KernelArcApp(App[str]):
         from kernelarc_tui.palette import Palette
 
         if not isinstance(self.screen, Palette):
+            self.hold_keys()
             self.push_screen(Palette())
 
     def action_help(self) -> None:

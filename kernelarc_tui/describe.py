@@ -143,7 +143,8 @@ def _error(event: ev.CandidateError) -> tuple[str, str, str, str]:
 
 def _answered(event: ev.CommandAnswered) -> tuple[str, str, str, str]:
     style = "primary" if event.ok else "bold warning"
-    return (">" if event.ok else "!"), event.verb.removeprefix("memory."), style, event.text
+    word = "switch" if event.verb in ("strategy", "model") else event.verb.removeprefix("memory.")
+    return (">" if event.ok else "!"), word, style, event.text
 
 
 def _vetoed(event: ev.Vetoed) -> tuple[str, str, str, str]:

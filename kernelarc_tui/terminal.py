@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,6 +64,8 @@ def prepare() -> bool:
     os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
     # Pixel mouse reports turn every click into the top-left corner in some terminals after a resize.
     os.environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
+    if few_characters(os.environ):
+        return True
     encoding = (getattr(sys.__stderr__, "encoding", None) or locale.getpreferredencoding()).lower()
     if "utf" in encoding:
         return False
@@ -72,6 +75,22 @@ def prepare() -> bool:
         if reconfigure is not None:
             reconfigure(encoding="utf-8", errors="replace")
     return "utf" not in wanted
+
+
+_COERCED = "C.UTF-8"
+_FEW = ("linux", "vt100", "vt102", "vt220")  # the console's font has boxes at most, and no braille
+
+
+def few_characters(env: Mapping[str, str]) -> bool:
+    """Whether this terminal is known to show little more than ASCII, whatever Python makes of the locale.
+
+    GNU screen drops what its locale lacks. Python sets ``LC_CTYPE`` by itself where the locale is C, so that one
+    says nothing about the terminal.
+    """
+    chosen = env.get("LC_ALL") or env.get("LC_CTYPE") or env.get("LANG") or ""
+    if chosen == _COERCED and not env.get("LC_ALL"):
+        chosen = env.get("LANG") or ""
+    return env.get("TERM", "") in _FEW or (bool(env.get("STY")) and "utf" not in chosen.lower())
 
 
 class _Decoder:

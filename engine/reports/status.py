@@ -10,7 +10,7 @@ from typing import Any
 from engine.records import AgentState, CampaignState, Outcome
 from engine.store.campaigns import campaign_state, engine_alive, running_s
 from engine.store.reader import StoreReader
-from engine.store.rows import LiveRow
+from engine.store.rows import CandidateRow, LiveRow
 from engine.store.summary import AgentSummary, Summary
 from engine.text import one_line
 
@@ -82,7 +82,7 @@ def status_text(reader: StoreReader, folder: Path, now: float | None = None) -> 
         for row in recent:
             latency = f"{row.latency_ms:.4f} ms" if row.latency_ms is not None else ""
             change = f"{(math.exp(-row.log_ratio) - 1) * 100:+.1f} %" if row.log_ratio is not None else ""
-            why = one_line(": ".join(part for part in (row.reason, row.detail) if part), WIDTH)
+            why = one_line(_why(row), WIDTH)
             text = f"{_clock(row.at)} {row.agent} #{row.number} {_LETTERS[row.outcome]} {row.outcome.lower():<6}"
             lines.append(f" {text} {latency:>11} {change:>8}  {why}")
     notes = [note for note in summary.attention if note.level != "info"]
@@ -90,6 +90,14 @@ def status_text(reader: StoreReader, folder: Path, now: float | None = None) -> 
     hints = _next_steps(state, folder.name)
     lines += ["", *hints] if hints else []
     return "\n".join(line[:WIDTH].rstrip() for line in lines)
+
+
+def _why(row: CandidateRow) -> str:
+    """What a candidate was judged for; of a comparison the numbers stand beside it, so what it tried follows."""
+    room, _, code = row.reason.partition(".")
+    if row.hypothesis and (room == "keep" or not row.reason):
+        return ": ".join(part for part in (code.replace("-", " "), row.hypothesis) if part)
+    return ": ".join(part for part in (row.reason, row.detail) if part)
 
 
 def agent_state(agent: AgentSummary, live: LiveRow | None, state: CampaignState, alive: bool) -> str:

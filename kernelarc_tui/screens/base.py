@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 from textual import events
 from textual.screen import Screen
+from textual.widget import Widget
+
+from kernelarc_tui.typeahead import TypeAheadApp
 
 
 class Steady:
@@ -19,6 +22,17 @@ class Steady:
         if isinstance(self, Screen) and event.size != self.app.size:
             event.stop()
             event.prevent_default()
+
+
+class Dialog(Steady):
+    """A box over a screen: takes the focus at once, and the keys that were typed ahead of it."""
+
+    def take_keys(self, widget: Widget) -> None:
+        """Call in ``on_mount`` with the widget that is to have the focus."""
+        assert isinstance(self, Screen)
+        self.set_focus(widget)
+        if isinstance(self.app, TypeAheadApp):
+            self.app.release_keys()
 
 
 class SizedScreen(Steady, Screen[None]):

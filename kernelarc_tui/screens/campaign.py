@@ -213,7 +213,7 @@ class CampaignScreen(SizedScreen):
             Field("minutes", "minutes", f"{summary.minutes:g}" if summary.minutes else ""),
             Field("max_cost_usd", "US dollars", f"{summary.max_cost_usd:g}" if summary.max_cost_usd else ""),
         )
-        detail = "New totals, not additions. Enter goes on to the next field and, at the last, sends them."
+        detail = "New totals, not additions. An empty field leaves its limit as it is."
         filled = await self.app.push_screen_wait(Numbers("Budgets", detail, fields))
         if filled:
             given: dict[str, Any] = dict(filled)

@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
+from engine.records import CampaignState
 from kernelarc_tui import clock
 from kernelarc_tui.feed import FeedFilter
 from kernelarc_tui.glyphs import OUTCOMES
@@ -25,6 +26,14 @@ from kernelarc_tui.widgets.plot import TrajectoryPlot
 from kernelarc_tui.widgets.row_list import RowList
 from kernelarc_tui.widgets.stream import OutcomeStream
 
+ENDED_HINTS: tuple[Hint, ...] = (
+    ("⏎", "open", "screen.open_row"),
+    ("l", "leaderboard", "screen.open_leaders"),
+    ("m", "memory", "screen.open_memory"),
+    ("u", "campaigns", "screen.open_home"),
+    ("/", "filter", "screen.filter"),
+    ("?", "help", "app.help"),
+)
 ZOOMS = ("zoom-plot", "zoom-stream", "zoom-right")  # what of the layout makes room for the zoomed pane
 
 
@@ -97,9 +106,11 @@ class Live(CampaignScreen):
     def key_hints(self) -> tuple[Hint, ...]:
         """What ``p`` and ``q`` do depends on the state."""
         view = self.view
+        depth = sum(not screen.is_modal for screen in self.app.screen_stack)
+        if view.state in (CampaignState.FINISHED, CampaignState.STOPPED):
+            return (*ENDED_HINTS, ("q", "back" if depth > 1 else "leave", "screen.back"))
         words = {"p": "resume" if not view.running else "pause"}
-        depth = len(self.app.screen_stack)
-        going = view.running or view.state == "paused"
+        going = view.running or view.state is CampaignState.PAUSED
         words["q"] = "back" if depth > 1 else "leave running" if going else "leave"
         shown = [hint for hint in self.hints if hint[0] != "v" or self.size.width >= 90]
         return tuple((key, words.get(key, word), action) for key, word, action in shown)

@@ -15,7 +15,7 @@ from textual.widgets import Input, Static
 
 from kernelarc_tui.paint import Line
 from kernelarc_tui.safe import one_line
-from kernelarc_tui.screens.base import Steady
+from kernelarc_tui.screens.base import Dialog
 from kernelarc_tui.widgets.row_list import RowList
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class ChoiceList(RowList):
         return line.fit(one_line(choice.label, 200), max(0, width - line.width), choice.style)
 
 
-class Modal(Steady, ModalScreen[T]):
+class Modal(Dialog, ModalScreen[T]):
     """A titled box in the middle of the screen."""
 
     DEFAULT_CSS: ClassVar[str] = """
@@ -57,6 +57,7 @@ class Modal(Steady, ModalScreen[T]):
     Modal > .box {
         width: 64; max-width: 96%; height: auto; max-height: 94%; padding: 1 2;
         background: $surface; border: round $rule-focus; border-title-color: $foreground; border-title-style: bold;
+        border-subtitle-color: $muted; border-subtitle-align: right;
     }
     Modal .detail { color: $muted; margin-bottom: 1; height: auto; }
     Modal .problem { color: $error; height: auto; }
@@ -64,6 +65,7 @@ class Modal(Steady, ModalScreen[T]):
     Modal Input:focus { border: none; background: $cursor; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel", show=False)]
+    keys_text: ClassVar[str] = "enter chooses · esc: no"
 
     title_text: str = ""
 
@@ -73,6 +75,7 @@ class Modal(Steady, ModalScreen[T]):
     def boxed(self) -> Vertical:
         box = Vertical(classes="box")
         box.border_title = Content(one_line(self.title_text, 80))  # type: ignore[assignment]
+        box.border_subtitle = Content(self.keys_text)  # type: ignore[assignment]
         return box
 
 
@@ -92,7 +95,7 @@ class Choose(Modal[str | None]):
             yield ChoiceList(self.choices)
 
     def on_mount(self) -> None:
-        self.query_one(ChoiceList).focus()
+        self.take_keys(self.query_one(ChoiceList))
 
     def on_row_list_opened(self, event: RowList.Opened) -> None:
         event.stop()
@@ -110,6 +113,8 @@ class Choose(Modal[str | None]):
 class Ask(Modal[str | None]):
     """One line of text; returns it, or ``None``."""
 
+    keys_text = "enter sends · esc cancels"
+
     def __init__(self, title: str, detail: str = "", *, value: str = "", placeholder: str = "") -> None:
         super().__init__()
         self.title_text, self.detail, self.value, self.placeholder = title, detail, value, placeholder
@@ -121,7 +126,7 @@ class Ask(Modal[str | None]):
             yield Input(self.value, placeholder=self.placeholder, select_on_focus=False)
 
     def on_mount(self) -> None:
-        self.query_one(Input).focus()
+        self.take_keys(self.query_one(Input))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
@@ -139,6 +144,7 @@ class Field:
 class Numbers(Modal[dict[str, float] | None]):
     """Several numbers at once; an empty field means: leave it as it is. Returns the filled ones."""
 
+    keys_text = "tab next field · enter sends · esc cancels"
     DEFAULT_CSS: ClassVar[str] = """
     Numbers .label { color: $muted; height: 1; margin-top: 1; }
     """
@@ -156,15 +162,11 @@ class Numbers(Modal[dict[str, float] | None]):
             yield Static("", classes="problem")
 
     def on_mount(self) -> None:
-        self.query(Input).first().focus()
+        self.take_keys(self.query(Input).first())
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         inputs = list(self.query(Input))
-        position = inputs.index(event.input)
-        if position + 1 < len(inputs):
-            inputs[position + 1].focus()
-            return
         filled: dict[str, float] = {}
         for field, box in zip(self.fields, inputs, strict=True):
             text = box.value.strip().lstrip("$")
@@ -177,7 +179,7 @@ class Numbers(Modal[dict[str, float] | None]):
             if number <= 0 or (field.whole and number != int(number)):
                 kind = "a whole number above zero" if field.whole else "a number above zero"
                 self.query_one(".problem", Static).update(Content(f"{field.label} must be {kind}"))
-                box.focus()
+                self.set_focus(box)  # at once: the next key may be waiting already
                 return
             filled[field.name] = number
         self.dismiss(filled or None)

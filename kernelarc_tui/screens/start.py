@@ -19,7 +19,7 @@ from engine.config import PRESETS, CampaignConfig
 from engine.errors import BadInput, KernelArcError
 from kernelarc_tui.paint import Line
 from kernelarc_tui.safe import one_line
-from kernelarc_tui.screens.base import Steady
+from kernelarc_tui.screens.base import Dialog
 from kernelarc_tui.widgets.form import Box, Cycle, FormRow
 from kernelarc_tui.widgets.row_list import RowList
 
@@ -69,7 +69,7 @@ class ProblemList(RowList):
         return line.add(" ").fit(one_line(about, 120), max(0, width - line.width), "muted")
 
 
-class StartForm(Steady, ModalScreen[Path | None]):
+class StartForm(Dialog, ModalScreen[Path | None]):
     """Returns the folder of the campaign that was started, or ``None``."""
 
     DEFAULT_CSS: ClassVar[str] = """
@@ -106,7 +106,7 @@ class StartForm(Steady, ModalScreen[Path | None]):
 
     def on_mount(self) -> None:
         assert set(PRESETS) == {"multi-bounded", "multi-unbounded", "single"}
-        self.query_one("#problem").focus()
+        self.take_keys(self.query_one("#problem"))
         self.read_library()
 
     @work(group="library", exclusive=True)
@@ -133,7 +133,7 @@ class StartForm(Steady, ModalScreen[Path | None]):
         selected = self.query_one(ProblemList).selected
         if selected is not None:
             self.query_one("#problem", Box).value = selected.name
-            self.query_one("#config").focus()
+            self.set_focus(self.query_one("#config"))
 
     def action_start(self) -> None:
         values = {box.id or "": box.value.strip() for box in self.query(Box)}

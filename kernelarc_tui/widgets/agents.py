@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from engine.records import AgentState, Mode
+from engine.records import AgentState, Mode, StopReason
 from engine.store.summary import AgentSummary
 from kernelarc_tui import fmt
 from kernelarc_tui.glyphs import AGENT_STATES, gauge, short_strategy
@@ -49,6 +49,8 @@ def _state(view: View, agent: AgentSummary, width: int) -> Line:
         text = f"{state} {fmt.span(seconds)}"
         if len(text) > width:
             text = f"{_SHORT[state]} {fmt.span(seconds)}"
+    elif agent.stopped is not None and len(text) > width:
+        text = f"■ {'budget' if agent.stopped is StopReason.CANDIDATES else agent.stopped.value}"
     return Line().fit(text, width, style)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from textual.events import Key
 
 from engine.store.reader import StoreReader
 
@@ -105,12 +106,12 @@ async def test_budgets_are_new_totals_and_checked(engine, show):
         await screen.press("b")
         assert "candidates (now 100)" in screen.text() and "US dollars (now 20)" in screen.text()
         await screen.type("0.5")
-        await screen.press("enter", "enter", "enter")
+        await screen.press("enter")
         await screen.sees("candidates must be a whole number above zero")
         assert engine.commands == []
         await screen.press("ctrl+u")
         await screen.type("250")
-        await screen.press("enter", "enter", "enter")
+        await screen.press("enter")
         await screen.until(lambda: engine.commands)
         assert (engine.last.verb, engine.last.candidates, engine.last.minutes) == ("budget", 250, None)
         await screen.until(lambda: "63/250" in screen.text("#header"))
@@ -221,9 +222,7 @@ async def test_a_finished_campaigns_keep_is_vetoed_without_an_engine(ended, show
         await screen.press("v")
         await screen.sees(f"Veto #{before.best}?")
         await screen.press("y")
-        await screen.until(
-            lambda: re.search(rf"✓ #{before.best} .*vetoed", screen.text("#keys"))
-        )
+        await screen.until(lambda: re.search(rf"✓ #{before.best} .*vetoed", screen.text("#keys")))
         await screen.until(lambda: f"#{before.best}" not in screen.text("#header"))
         await screen.until(lambda: re.search(r"> veto", screen.text("#stream")))
     with StoreReader(ended) as reader:
@@ -249,3 +248,39 @@ async def test_the_palette_shows_keys_and_finds_by_fuzzy_text(engine, show):
         await screen.press("down", "enter")
         await screen.until(lambda: engine.commands)
         assert engine.last.verb == "draft"
+
+
+def _typed_at_once(screen, text: str) -> None:
+    """As when a slow line delivers several keys in one piece."""
+    for char in text:
+        screen.app.post_message(Key(char if char != " " else "space", char))
+
+
+async def test_what_is_typed_ahead_of_a_dialog_is_for_the_dialog(engine, show):
+    async with show(engine.folder) as screen:
+        _typed_at_once(screen, "hdDp stop")
+        await screen.sees("Hint for agent 1", "dDp stop")
+        await screen.press("enter")
+        await screen.until(lambda: engine.commands)
+        assert [(command.verb, command.text) for command in engine.commands] == [("hint", "dDp stop")]
+        _typed_at_once(screen, "s")
+        await screen.sees("the whole campaign")
+        _typed_at_once(screen, "np")  # no, and then a control again
+        await screen.until(lambda: len(engine.commands) == 2)
+        assert engine.last.verb == "pause"
+
+
+async def test_several_keys_at_once_are_several_controls(engine, show):
+    async with show(engine.folder) as screen:
+        _typed_at_once(screen, "djD")
+        await screen.until(lambda: len(engine.commands) == 2)
+        assert sorted((command.verb, command.agent or "") for command in engine.commands) == [
+            ("draft", ""),
+            ("draft", "1"),
+        ]
+
+
+async def test_a_refused_dialog_holds_no_keys(campaign, show):
+    async with show(campaign, read_only=True) as screen:
+        _typed_at_once(screen, "sm")
+        await screen.sees("wins and traps")

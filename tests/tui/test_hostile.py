@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
 import pytest
+import recorded
+from recorded import START, Story
 from rich.cells import cell_len
 
+from engine import skills
 from engine.problems.solution import python_solution
 from engine.records import Mode, Outcome
 from engine.store import events as ev
+from engine.store.create import create_database
 from engine.store.rows import MemoryWrite, VerdictRecord
 from kernelarc_tui.safe import one_line, source_lines
 from kernelarc_tui.screens.candidate import CandidateScreen
+from kernelarc_tui.screens.live import Live
+from kernelarc_tui.widgets.text_pane import TextPane
 
 HOSTILE = {
     "markup": "[bold red]x[/] [/nothing] [@click=app.exit]y[/] $primary [[",
@@ -121,3 +131,69 @@ def _rectangular(screen, size) -> None:
     for row in rows:
         assert cell_len(row) == size[0], row
         assert all(char.isprintable() for char in row), row
+
+
+def _hostile_campaign(root: Path) -> Path:
+    """Every name that a problem, a model list or a device can bring along is hostile."""
+    text = "".join(value[:400] for value in HOSTILE.values()).encode("utf-8", "replace").decode()
+    story = Story(name="hostile")
+    row = msgspec.structs.replace(
+        recorded._row(story), name=text, problem_name=text, kernel_type=text, device=text[:80], created_at=START
+    )
+    begun = recorded._started(story)
+    agents = [
+        msgspec.structs.replace(spec, model=text, strategy=text, proposer=text[:200]) for spec in begun.agents
+    ]
+    started = msgspec.structs.replace(
+        begun, name=text, problem=text, device_name=text, kernel_type=text, config=text, agents=agents
+    )
+    folder = root / "campaigns" / "hostile"
+    folder.mkdir(parents=True)
+    seed = python_solution(f"# {text}\ndef run(x): pass\n", definition="d", name="reference")
+    create_database(folder / "campaign.db", row, seed, started, lambda: START)
+    return folder
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_names_of_problems_devices_and_models_are_harmless(private_home, show, size, tmp_path, monkeypatch):
+    folder = _hostile_campaign(private_home)
+    skill = tmp_path / "odd"
+    skill.mkdir()
+    body = "[bold]x[/] \x1b[31m漢字 \u202eevil\n" * 40
+    (skill / "SKILL.md").write_text(f"---\nname: odd\ndescription: '[red]{HOSTILE['bidi']}'\n---\n\n# T\n{body}")
+    monkeypatch.setattr(skills, "skill_dirs", lambda: [tmp_path])
+    async with show(None, size) as screen:
+        await screen.until(lambda: "reading" not in screen.text())
+        _rectangular(screen, size)
+        await screen.press("enter")
+        await screen.until(lambda: isinstance(screen.app.screen, Live))
+        for key in ("a", "m", "l", "i", "question_mark", "ctrl+p", "s"):
+            await screen.press(key)
+            await screen.pilot.pause(0.1)
+            _rectangular(screen, size)
+            await screen.press("escape")
+        screen.app.push_screen(CandidateScreen(1))
+        await screen.pilot.pause(0.1)
+        _rectangular(screen, size)
+        assert screen.app._exception is None
+    async with show(folder, size, replay=True) as screen:
+        await screen.press("0", "right")
+        _rectangular(screen, size)
+
+
+async def test_megabyte_lines_are_shown_at_once_and_searchable(engine, show):
+    line = "漢" * 300_000 + "x" * 1_000_000
+    record = _verdict("short")
+    solution = python_solution(f"# {line}\ndef run(x): pass\n", definition="d", name="big", path="a.py")
+    await engine.writer.commit_verdict(replace(record, solution=solution, prompt=line, reply=line))
+    engine.writer.live("1", state="proposing", reply=line, hypothesis=line)
+    await engine.writer.flush()
+    async with show(engine.folder) as screen:
+        screen.app.push_screen(CandidateScreen(64))
+        for tab in "156":
+            await screen.press(tab)
+            await screen.until(lambda: "漢漢" in screen.text())
+            assert max(pane.virtual_size.width for pane in screen.app.screen.query(TextPane)) < 5000
+            _rectangular(screen, (80, 24))
+        await screen.press("q", "a")
+        _rectangular(screen, (80, 24))

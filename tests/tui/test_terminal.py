@@ -20,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
 from tui_pty import Terminal
 
+from kernelarc_tui.terminal import few_characters
+
 ALTERNATE_SCREEN_OFF = b"\x1b[?1049l"
 MOUSE_OFF = b"\x1b[?1000l"
 
@@ -136,7 +138,7 @@ def test_a_terminal_without_unicode_gets_ascii_by_itself(start):
 
 def test_exported_columns_and_lines_do_not_freeze_the_size(start):
     terminal = start(COLUMNS="60", LINES="10", columns=130, rows=30)
-    terminal.wait_for("q leave", "v veto")
+    terminal.wait_for("q leave", "K 5")  # the counts are shown from 110 columns on
 
 
 def test_sixteen_colours_are_enough(start):
@@ -264,3 +266,19 @@ def test_a_really_slow_terminal_still_gets_the_last_key(ended):
     _ends(screen)
     assert screen.returncode == 0
     os.close(master)
+
+
+@pytest.mark.parametrize(
+    ("env", "few"),
+    [
+        ({"TERM": "linux", "LANG": "en_US.UTF-8"}, True),
+        ({"TERM": "screen", "STY": "1.x", "LANG": "C"}, True),
+        ({"TERM": "screen", "STY": "1.x", "LC_CTYPE": "C.UTF-8"}, True),  # set by Python, not by a person
+        ({"TERM": "screen", "STY": "1.x", "LANG": "de_DE.UTF-8"}, False),
+        ({"TERM": "screen", "STY": "1.x", "LC_ALL": "C.UTF-8"}, False),
+        ({"TERM": "screen-256color", "LANG": "C"}, False),  # tmux and bare containers: the terminal can do more
+        ({"TERM": "xterm-256color"}, False),
+    ],
+)
+def test_terminals_with_few_characters_are_known(env, few):
+    assert few_characters(env) is few

@@ -139,7 +139,7 @@ def test_resizing_the_window_and_reattaching_keep_the_screen_whole(tmux, running
         tmux("resize-window", "-t", "one", "-x", str(columns), "-y", str(rows))
         time.sleep(0.2)
     tmux.until("one", r"q leave running")
-    tmux.until("one", r"─ agents ─")
+    tmux.until("one", r"─ agents ")
 
 
 def test_killing_the_window_leaves_the_engine_running(tmux, running):
