@@ -82,7 +82,8 @@ def test_no_text_passes_a_field_limit(hypothesis: str, reflection: str, outcome:
 @pytest.mark.parametrize(
     "claim",
     ["1.4x faster", "35% less traffic", "0.08 ms", "2.1 TB/s", "700 TFLOPS", "10-15 %", "8-fold", "3 times",
-     "speedup: 1.9", "latency = 0.04", "~12µs", "5 s"],
+     "speedup: 1.9", "latency = 0.04", "~12µs", "5 s", "faster by a factor of 3", "a speed-up of about 2.5",
+     "1.4 x faster", "2 faster"],
 )  # fmt: skip
 def test_an_agents_numbers_are_struck_out(claim: str) -> None:
     said = without_claims(f"it is {claim} now")
@@ -90,7 +91,16 @@ def test_an_agents_numbers_are_struck_out(claim: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["BLOCK=128", "16 x 16 tiles", "3xTF32 products", "fp8 weights", "unroll 4x4", "2 passes"]
+    "text",
+    [
+        "BLOCK=128",
+        "16 x 16 tiles",
+        "3xTF32 products",
+        "fp8 weights",
+        "unroll 4x4",
+        "2 passes",
+        "unroll factor of 4",
+    ],
 )
 def test_parameters_and_names_keep_their_numbers(text: str) -> None:
     assert without_claims(text) == text
