@@ -181,7 +181,8 @@ def _new_folder(name: str | None, problem: Problem) -> Path:
     for candidate in wanted:
         folder = root / candidate
         try:
-            folder.mkdir(parents=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)  # sources, prompts and replies are nobody else's business
         except FileExistsError:
             continue
         except OSError as error:

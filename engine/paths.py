@@ -70,7 +70,9 @@ def lock_dir() -> Path:
     """Sticky folder for device locks, shared by all users of the box.
 
     ``/run/lock/kernelarc`` where ``/run/lock`` is writable, else ``/tmp/kernelarc-locks``. Created 1777 so
-    that another user's campaign finds the same lock files. Symlinks are refused.
+    that another user's campaign finds the same lock files. Symlinks are refused. A folder that somebody else made
+    first becomes root's where we are root; otherwise it must be open to everybody, like ours. Whoever owns it can
+    remove lock files, which :class:`engine.bench.device_lock.DeviceLock` notices.
     """
     base = Path("/run/lock")
     folder = base / "kernelarc" if base.is_dir() and os.access(base, os.W_OK) else Path("/tmp/kernelarc-locks")
@@ -79,10 +81,26 @@ def lock_dir() -> Path:
         folder.chmod(0o1777)
     except FileExistsError:
         pass
-    info = folder.lstat()
-    if not stat.S_ISDIR(info.st_mode) or not info.st_mode & stat.S_ISVTX:
-        raise Fault("fault.lock-dir", f"{folder} is not a sticky directory; remove it or set its mode to 1777")
+    _require_shared(folder)
     return folder
+
+
+def _require_shared(folder: Path) -> None:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(folder, flags)
+    except OSError as error:
+        raise Fault("fault.lock-dir", f"{folder} is not a directory ({error.strerror}); remove it") from None
+    try:
+        if os.geteuid() == 0 and os.fstat(fd).st_uid != 0:
+            os.fchown(fd, 0, 0)
+            os.fchmod(fd, 0o1777)
+        info = os.fstat(fd)
+    finally:
+        os.close(fd)
+    ours = info.st_uid in (0, os.getuid())
+    if not info.st_mode & stat.S_ISVTX or (not ours and stat.S_IMODE(info.st_mode) != 0o1777):
+        raise Fault("fault.lock-dir", f"{folder} is not a sticky directory; remove it or set its mode to 1777")
 
 
 def _require_private(folder: Path) -> None:

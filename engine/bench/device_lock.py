@@ -83,20 +83,36 @@ class DeviceLock:
         except OSError as error:
             raise Fault("fault.device-lock", f"{self.path}: {error.strerror}") from None
         info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
+        if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1:  # a link could make us open another file's mode
             os.close(fd)
-            raise Fault("fault.device-lock", f"{self.path} is not a regular file")
+            raise Fault("fault.device-lock", f"{self.path} is not a regular file with one name; remove it")
         if info.st_uid == os.getuid():
             os.fchmod(fd, 0o666)  # the umask must not lock other users out
         return fd
 
     async def wait(self, fd: int) -> None:
+        """Until the lock is ours. Where the file was replaced meanwhile, ``fd`` becomes the new one."""
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
             except BlockingIOError:
                 await asyncio.sleep(_POLL_S)
+                continue
+            if self._is_current(fd):
+                return
+            fresh = self._open()
+            try:
+                os.dup2(fresh, fd, inheritable=False)
+            finally:
+                os.close(fresh)
+
+    def _is_current(self, fd: int) -> bool:
+        mine = os.fstat(fd)
+        try:
+            there = self.path.lstat()
+        except FileNotFoundError:
+            return False
+        return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[Turn]:

@@ -40,7 +40,7 @@ class CampaignLock:
             return
         path = self.folder / LOCK_NAME
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise StoreError(f"{path}: cannot be locked ({error.strerror})") from error
         try:

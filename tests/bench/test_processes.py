@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from engine import paths
 from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench
 from engine.bench.device_lock import DeviceLock
@@ -186,3 +187,55 @@ async def test_a_reference_that_needs_a_gpu_is_not_the_candidates_fault(tmp_path
     finally:
         await bench.close()
     assert (answer.verdict, answer.reason) == ("ERROR", "needs.cuda"), answer.detail
+
+
+async def test_a_lock_file_that_was_removed_locks_nobody_out_and_lets_nobody_in(tmp_path: Path) -> None:
+    first, second = DeviceLock("cpu", folder=tmp_path), DeviceLock("cpu", folder=tmp_path)
+    async with first.held():
+        waiting = asyncio.create_task(_hold(second))
+        await asyncio.sleep(0.1)
+        (tmp_path / "cpu.lock").unlink()
+    await asyncio.wait_for(waiting, 10)
+    async with first.held() as turn:
+        assert (tmp_path / "cpu.lock").exists() and turn.uses[0].acquired >= second.trace[0].acquired
+
+
+async def _hold(lock: DeviceLock) -> None:
+    async with lock.held():
+        assert lock.path.exists(), "the lock is on the file that others will find"
+
+
+async def test_a_lock_file_with_a_second_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("x")
+    (tmp_path / "precious").chmod(0o600)
+    os.link(tmp_path / "precious", tmp_path / "cpu.lock")
+    with pytest.raises(Fault, match="one name"):
+        async with DeviceLock("cpu", folder=tmp_path).held():
+            pass
+    assert (tmp_path / "precious").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o777, 0o1755])
+def test_a_lock_folder_made_by_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
+    """Root takes it over; anybody else uses it only if it is open to all, and sticky."""
+    folder = tmp_path / "kernelarc"
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("needs root to make somebody else's folder")
+    os.chown(folder, 12345, 12345)
+    folder.chmod(mode)
+    paths._require_shared(folder)
+    info = folder.stat()
+    assert info.st_uid == 0 and info.st_mode & 0o7777 == 0o1777
+    os.chown(folder, 12345, 12345)
+    folder.chmod(mode)
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    with pytest.raises(Fault, match="1777"):
+        paths._require_shared(folder)
+    folder.chmod(0o1777)
+    paths._require_shared(folder)
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    with pytest.raises(Fault):
+        paths._require_shared(link)
