@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from engine.errors import Fault
+from engine.errors import BadInput, Fault
 from engine.records import Profile
 from kernelarc_tui.cli.common import IDENTITY, emit_json, json_option, resolve
 
@@ -60,7 +60,9 @@ def _by_engine(folder: Path, number: int, workload: str) -> Profile:
         answer = send(folder, command("profile", number=number, text=workload))
         if not answer.ok:
             reason, colon, detail = answer.text.partition(": ")
-            raise Fault(*((reason, detail) if colon else ("fault.refused", answer.text)))
+            if colon and reason.startswith(("needs.", "fault.")):
+                raise Fault(reason, detail)
+            raise BadInput(answer.text)
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             while stored := reader.events(seen):

@@ -101,6 +101,8 @@ def _best(summary: Summary, width: int) -> Line:
         line.add(f"  {fmt.times(summary.seed_ms / summary.best_ms)}").add(" seed", "muted")
     if summary.roofline_ms:
         line.add(f"  {summary.roofline_ms / summary.best_ms * 100:.0f} %").add(" of bound", "muted")
+    if width >= 120 and summary.ceiling_ms:
+        line.add(f"  {summary.ceiling_ms / summary.best_ms * 100:.0f} %").add(" of measured ceiling", "muted")
     if summary.best:
         who = label_of(summary, summary.best_agent)
         line.add("  ").add(f"agent {who}" if width >= 60 else who, style_of(summary, summary.best_agent))
