@@ -18,6 +18,7 @@ from engine.bench.plan_calls import (
     round_inputs,
     style_of_round,
 )
+from engine.bench.sandbox import why_missing
 
 _CALLS_PER_ROUND = 2  # two inputs that differ, so that the second call of a block is checked too
 
@@ -65,7 +66,7 @@ async def first_call(contender: Contender, workload: int, result: Correctness) -
         await one_round(contender, workload, result, index=-1, calls=1)
         result.first_call_s = time.monotonic() - begin
     except Failure as failure:
-        result.reason, result.detail = failure.reason, failure.detail
+        result.reason, result.detail = failure.reason, failure.detail + why_missing(failure.detail)
         if failure.reason.startswith(("wrong.exception", "crash.")) and contender.has_side:
             # Nobody can be right where the reference itself does not run: that is found out before blaming.
             await contender.session.judge.check(

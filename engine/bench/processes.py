@@ -15,7 +15,7 @@ import msgspec
 
 from engine.bench import judge_wire as jw
 from engine.bench import wire
-from engine.bench.sandbox import Sandbox, command, environment
+from engine.bench.sandbox import Sandbox, command, environment, why_missing
 from engine.errors import Fault
 
 T = TypeVar("T")
@@ -126,6 +126,7 @@ class Zygote:
         except (EOFError, TimeoutError, wire.ProtocolError) as error:
             detail = helper.last_words() or type(error).__name__
             await helper.stop()
+            detail += why_missing(detail)
             raise Fault("fault.zygote", f"the sandboxed Python did not start: {detail}") from None
         return cls(helper, ready)
 

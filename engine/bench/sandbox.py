@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import site
 import sys
@@ -115,6 +116,30 @@ def readable_prefixes() -> list[str]:
         if not covered and path != "/":
             kept.append(path)
     return kept
+
+
+def hidden_paths() -> list[str]:
+    """Folders that only PYTHONPATH makes importable here. Candidates do not see them: they may hold anything."""
+    seen = (*readable_prefixes(), *_SYSTEM, str(_ENGINE.parent))
+    named = [os.path.realpath(part) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return [
+        part
+        for part in dict.fromkeys(named)
+        if Path(part).is_dir() and not any(part == place or part.startswith(f"{place}/") for place in seen)
+    ]
+
+
+_MISSING_MODULE = re.compile(r"No module named '([A-Za-z_]\w*)[.']")
+
+
+def why_missing(error: str) -> str:
+    """What an ImportError's text leaves out: the module is here, but only through PYTHONPATH. Else empty."""
+    found = _MISSING_MODULE.search(error)
+    for folder in hidden_paths() if found else ():
+        place = Path(folder) / found[1]  # type: ignore[index]
+        if place.is_dir() or place.with_suffix(".py").is_file():
+            return f"; {folder} is only on PYTHONPATH, which candidates do not see: install the package"
+    return ""
 
 
 def command(

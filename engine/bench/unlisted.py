@@ -17,11 +17,19 @@ _ALWAYS_BYTES = 4 << 20  # plus this
 
 
 def _unpublished(values: list[int]) -> int | None:
-    """Between the smallest and largest, sharing their common divisor (a kernel may rely on that), and new."""
+    """Between the smallest and largest, sharing their common divisor (a kernel may rely on that), and new.
+
+    Where the listed values leave no such number, half of the divisor, or a quarter of it, must do.
+    """
     distinct = sorted(set(values))
     if len(distinct) < 2:
         return None
-    step = math.gcd(*distinct)
+    common = math.gcd(*distinct)
+    steps = [common // part for part in (1, 2, 4) if common % part == 0]
+    return next((value for step in steps if (value := _between(distinct, step)) is not None), None)
+
+
+def _between(distinct: list[int], step: int) -> int | None:
     low, high = distinct[0] // step, distinct[-1] // step
     middle = math.isqrt(low * high) if low else high // 2
     for distance in range(high - low + 1):

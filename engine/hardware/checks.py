@@ -155,6 +155,18 @@ def sandbox(layers: Mapping[str, str] | None) -> list[Check]:
     return found
 
 
+def python_path() -> list[Check]:
+    """Packages that only PYTHONPATH shows are not there for candidates; nothing to say where there are none."""
+    from engine.bench.sandbox import hidden_paths
+
+    hidden = hidden_paths()
+    if not hidden:
+        return []
+    detail = f"candidates do not see {', '.join(hidden)}"
+    fix = "install what they need into this environment"
+    return [Check(name="PYTHONPATH", status=WARN, detail=detail, fix=fix)]
+
+
 def ptrace(path: Path = Path("/proc/sys/kernel/yama/ptrace_scope")) -> Check:
     scope = _read(path)
     if scope is None:

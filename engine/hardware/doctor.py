@@ -35,6 +35,7 @@ def examine(api_base: str | None = None) -> list[Check]:
         checks.host_compiler(),
         checks.cuda_compiler(probe),
         *checks.sandbox(_layers()),
+        *checks.python_path(),
         checks.ptrace(),
         checks.sqlite(),
         checks.state_folder(),

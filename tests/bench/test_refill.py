@@ -1,0 +1,44 @@
+"""Inputs of many calls from one draw: new values, the same distribution, nothing follows from another call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.bench.refill import blend_of, refilled
+
+DRAW = torch.randn(64, 96, generator=torch.Generator().manual_seed(7))
+
+
+def test_a_blend_is_normal_again() -> None:
+    for shift in (1, 3, 12345):
+        new = refilled(DRAW, shift, 0, blends=True)
+        assert new.shape == DRAW.shape and new.is_contiguous()
+        assert abs(float(new.mean())) < 0.05 and abs(float(new.var()) - 1.0) < 0.1
+
+
+def test_no_value_of_a_blend_was_there_before() -> None:
+    draw = torch.randn(64, 96, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    first, second = (refilled(draw, shift, 0, blends=True) for shift in (5, 9))
+    assert not torch.isin(second, first).any() and not torch.isin(second, draw).any()
+
+
+def test_the_same_call_has_the_same_inputs_bit_for_bit() -> None:
+    for blends in (True, False):
+        assert torch.equal(refilled(DRAW, 77, 2, blends=blends), refilled(DRAW, 77, 2, blends=blends))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.uint8])
+def test_other_types_are_rotated_and_inputs_go_their_own_ways(dtype: torch.dtype) -> None:
+    values = (DRAW * 10).to(dtype)
+    one, other = (refilled(values, 77, index, blends=False) for index in (0, 1))
+    assert sorted(one.flatten().tolist()) == sorted(values.flatten().tolist())
+    assert blend_of(77, 0, values.numel())[:2] != blend_of(77, 1, values.numel())[:2]
+    assert dtype is torch.bool or not torch.equal(one, other)
+
+
+def test_small_and_low_precision_tensors() -> None:
+    assert torch.equal(refilled(torch.tensor([2.0]), 5, 0, blends=True), torch.tensor([2.0]))
+    assert refilled(torch.empty(0, 4), 5, 0, blends=True).shape == (0, 4)
+    low = refilled(DRAW.bfloat16(), 11, 0, blends=True)
+    assert low.dtype is torch.bfloat16 and bool(torch.isfinite(low).all())
