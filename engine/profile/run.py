@@ -11,11 +11,13 @@ import contextlib
 import hashlib
 import os
 import platform
+import re
 import secrets
 import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -361,8 +363,17 @@ def _shape(problem: Problem, index: int) -> str:
 
 def _cache_key(solution: Solution, device: DeviceFacts, place: str) -> str:
     """As the bench's sessions name what they compiled, so that a profile compiles nothing again."""
-    versions = {
-        name: device.versions[name] for name in ("torch", "python", "cuda", "triton") if name in device.versions
-    }
-    facts = (solution_sha(solution), sorted(versions.items()), place, platform.machine())
+    versions = {name: device.versions[name] for name in ("python", "triton") if name in device.versions}
+    facts = (solution_sha(solution), sorted((versions | _torch_versions()).items()), place, platform.machine())
     return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]
+
+
+def _torch_versions() -> dict[str, str]:
+    """torch's own words for itself and its CUDA, which package metadata may shorten; torch is not imported."""
+    spec = find_spec("torch")
+    try:
+        text = Path(spec.origin).with_name("version.py").read_text() if spec and spec.origin else ""
+    except OSError:
+        return {}
+    found = re.findall(r"^(__version__|cuda)\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
+    return {"torch" if name == "__version__" else name: value for name, value in found}

@@ -181,3 +181,16 @@ def test_a_stored_profile_is_found_by_candidate_and_shown(capsys: pytest.Capture
             cli(args)
         out = capsys.readouterr()
         assert (exit_.value.code, words in out.out + out.err) == (code, True), (args, out)
+
+
+async def test_a_profile_finds_what_the_bench_compiled(tmp_path: Path) -> None:
+    """The same key for the same source, versions and device: nothing is compiled again for a profile."""
+    from engine.bench.bench import ProcessBench
+
+    bench = ProcessBench(PROBLEM, "cpu", tmp_path / "scratch")
+    try:
+        session = await bench._live()
+        key = session.cache_key(solution(GOOD))
+    finally:
+        await bench.close()
+    assert profile_run._cache_key(solution(GOOD), cpu_facts(), "cpu") == key
