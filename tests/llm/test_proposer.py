@@ -349,6 +349,18 @@ async def test_a_repair_that_fails_leaves_the_first_reply_as_it_was(
     assert len(server.requests) == 2
 
 
+async def test_a_repair_that_never_ends_leaves_the_first_reply_as_it_was(
+    api: Any, server: Any, make: Any, context: Context, live: Any, ledger: StoreWriter
+) -> None:
+    """A reply arrived, so it is a REJECT and no ERROR, whatever becomes of the second question."""
+    server.script.extend([api.Reply("no code"), api.Drip()])
+    reply = await make(model=PRICED, deadline_s=1.5).propose(context, live)
+    assert isinstance(reply, UnusableReply) and reply.reason == "reply.no-code"
+    totals = await ledger.ledger_totals()
+    assert (totals.calls, totals.lost, totals.reserved_tokens) == (2, 1, 0)
+    assert reply.usage is not None and reply.usage.cost_usd == pytest.approx(totals.charged_usd)
+
+
 async def test_a_program_that_was_tried_before_is_a_duplicate(
     server: Any, make: Any, context: Context, live: Any
 ) -> None:

@@ -27,6 +27,8 @@ MARGIN_S = 1.0
 """How much earlier than the agent's own deadline a proposal gives up, so that it can say what it cost."""
 REPAIR_SHARE = 0.25
 """A repair needs at least this share of the deadline."""
+REPAIR_MARGIN = 0.05
+"""And it ends this share before the deadline, so that the reply which did arrive is not lost with it."""
 FINE_DETAIL = 1000
 
 
@@ -167,11 +169,12 @@ class LlmProposer:
         return read.reason != "reply.too-large" and turn.left_s >= REPAIR_SHARE * turn.seconds
 
     async def _repair(self, turn: Turn, asked: Asked, prompt: Prompt) -> Said | None:
-        """The second and last answer; ``None`` if it did not come, and then the first one stands as it is."""
+        """The second and last answer; ``None`` if none came in time: then the first one stands as it is."""
         turn.live.state(AgentState.WAITING_MODEL, f"{asked.model.name}, asking again")
         try:
-            return await self._caller.call(turn, asked, prompt)
-        except (ModelFailure, BudgetSpent):
+            async with asyncio.timeout(turn.left_s - REPAIR_MARGIN * turn.seconds):
+                return await self._caller.call(turn, asked, prompt)
+        except (ModelFailure, BudgetSpent, TimeoutError):
             return None
 
     def _read(self, reply: Said, context: Context, earlier: dict[str, int]) -> Parsed | Unusable:
