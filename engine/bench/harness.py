@@ -22,6 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,6 +33,7 @@ from engine.bench import c_entry, wire
 from engine.problems.dtypes import torch_dtype
 
 FRESH, REFILLED, HIDDEN = range(3)
+_MADV_POPULATE_WRITE = 23  # since Linux 5.14; the mmap module has no name for it
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
 
 
@@ -108,13 +110,18 @@ def _from_library(load: wire.Load, folder: str) -> Callable[..., Any]:
 
 
 class Arena:
-    """Shared memory mapped for good: page tables are filled before anything is timed."""
+    """Shared memory mapped for good. It is as large as the largest workload; what is not used takes no memory."""
 
     def __init__(self, fd: int, size: int) -> None:
-        self.memory = mmap.mmap(fd, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+        self.memory = mmap.mmap(fd, size, mmap.MAP_SHARED)
         self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
         self.address = self.bytes.data_ptr()
         self.storage = self.bytes.untyped_storage()
+
+    def populate(self, offset: int, size: int) -> None:
+        """Fills a slot's page tables before anything in it is timed. An old kernel fills them on first use."""
+        with suppress(OSError):
+            self.memory.madvise(_MADV_POPULATE_WRITE, offset, size)
 
     def tensor(self, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         """A plain tensor (no view of anything) over the arena's bytes."""
@@ -145,6 +152,10 @@ class Caller:
         spec = self.workloads[workload]
         key = (workload, call.slot)
         tensors = self._kept.get(key)
+        if tensors is None:
+            self.inputs.populate(call.slot * spec.input_stride, spec.input_stride)
+            if self.destination_passing:
+                self.outputs.populate(call.slot * spec.output_stride, spec.output_stride)
         if tensors is None or call.style == FRESH:
             start = call.slot * spec.input_stride
             tensors = [
