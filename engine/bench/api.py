@@ -32,11 +32,12 @@ class EvaluationPlan(msgspec.Struct, frozen=True, kw_only=True):
     timing: bool = True
     timing_s: float = 45.0  # after this an unclear comparison ends as "not better by the margin"
     unlisted_shape: bool = True  # also try one shape and scalar value that the problem does not list
+    check_all: bool = False  # on a GPU: every workload's claim by the outside clock, not a secret choice of some
     deadline_s: float = 600.0  # the parent's wall clock for the whole evaluation
 
     def final(self) -> EvaluationPlan:
         """The confirmation of a KEEP: ten rounds, fresh children, paired with the reference too."""
-        return msgspec.structs.replace(self, rounds=10, against_reference=True, timing_s=CONFIRM_S)
+        return msgspec.structs.replace(self, rounds=10, against_reference=True, timing_s=CONFIRM_S, check_all=True)
 
 
 class Bench(Protocol):

@@ -193,7 +193,7 @@ async def evaluate_many(
     """Each solution against the reference, and against another solution if one is given; one warm session."""
     scratch = Path(mkdtemp(prefix="kernelarc-"))
     bench = ProcessBench(problem, device, scratch)
-    plan = msgspec.structs.replace(plan, against_reference=True)
+    plan = msgspec.structs.replace(plan, against_reference=True, check_all=True)
     try:
         for index, solution in enumerate(solutions):
             gate = check(solution, problem)

@@ -32,8 +32,6 @@ from engine.bench.stats import TimingCheck, check_timing
 
 _BLOCK_SLACK_MS = 0.3
 """By how much two processes may differ in what a block costs beside its calls."""
-HOST_BOUND = 0.8
-"""A block whose processor time grows this fast beside its wall time was not waiting for the device."""
 
 
 def cross_check(blocks: Sequence[Block], k: int, overhead: Overhead, bound_ms: float | None) -> TimingCheck | None:
@@ -107,14 +105,3 @@ def _slopes(walls_ms: Sequence[float], calls: Sequence[int], k: int) -> list[flo
     """Milliseconds per call from each block of k calls and the block of 2k calls that followed it."""
     steps = zip(walls_ms, walls_ms[1:], calls, calls[1:], strict=False)
     return [(large - small) / k for small, large, few, many in steps if (few, many) == (k, 2 * k)]
-
-
-def host_bound(blocks: Sequence[Block], k: int) -> bool:
-    """Whether launching took as long as the device did, so that the slope says nothing of device time yet."""
-    small = [b for b in blocks if len(b.claimed_ns) == k]
-    large = [b for b in blocks if len(b.claimed_ns) == 2 * k]
-    if not small or not large or not all(b.cpu_ns for b in (*small, *large)):
-        return True
-    wall = min(b.wall_ns for b in large) - min(b.wall_ns for b in small)
-    cpu = min(b.cpu_ns for b in large) - min(b.cpu_ns for b in small)
-    return cpu > HOST_BOUND * max(wall, 1)

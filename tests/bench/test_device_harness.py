@@ -12,8 +12,11 @@ import torch
 from engine.bench import bench as bench_module
 from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench
+from engine.bench.correctness import Correctness
+from engine.bench.device_claims import device_checks
 from engine.bench.device_harness import _copy_rotated
 from engine.bench.digest import Digest
+from engine.bench.evaluation import Trial
 from engine.bench.session import Session
 from engine.problems.model import Problem
 from engine.problems.solution import Solution, python_solution
@@ -90,6 +93,32 @@ async def test_outputs_finished_after_the_report_do_not_match_their_digest(
     )
     answer = await device_bench.evaluate(candidate(before, body), QUICK)
     assert answer.reason in ("hack.late-output", "wrong.numerical"), (answer.reason, answer.detail)
+
+
+WAIT = """
+import time
+import torch
+
+
+def run(x, y, scale):
+    time.sleep(0.002)
+    return torch.softmax(x, dim=-1) * scale + y
+"""
+
+
+@pytest.mark.parametrize(("claimed_ms", "suspect"), [(0.2, True), (20.0, False)])
+async def test_the_outside_clock_sees_time_that_is_not_claimed(
+    device_bench: ProcessBench, problem: Problem, claimed_ms: float, suspect: bool
+) -> None:
+    session = await device_bench._live()
+    solution = python_solution(WAIT, definition=problem.name, name="wait")
+    trial = Trial(session, device_bench.lock, solution, QUICK, [], None)
+    trial.results[0] = Correctness()
+    try:
+        checks = await device_checks(trial, trial.candidate, {0: claimed_ms})
+    finally:
+        await trial.candidate.close()
+    assert checks[0].suspect is suspect and trial.results[0].checked and not trial.results[0].reason
 
 
 async def test_destination_passing(device_bench: ProcessBench, problem: Problem) -> None:
