@@ -126,7 +126,12 @@ class Line:
         """Exactly ``width`` cells. ``under`` is the style beneath all pieces: the widget's or the cursor row's."""
         if self.base:
             under = under + palette[self.base]
-        segments = [Segment(text, under + palette[name] if name else under) for text, name in self.pieces]
+        # Reversed colours would each become another background: a reversed row is of one piece.
+        plain = bool(under.reverse)
+        segments = [
+            Segment(text, under + (palette[name].without_color if plain else palette[name]) if name else under)
+            for text, name in self.pieces
+        ]
         strip = Strip(segments, self.width)
         return strip.adjust_cell_length(width, under)
 

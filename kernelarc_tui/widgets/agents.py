@@ -16,6 +16,7 @@ from kernelarc_tui.view import View, doing, label_of, style_of
 from kernelarc_tui.widgets.row_list import RowList
 
 TIMED = (AgentState.PROPOSING, AgentState.WAITING_MODEL, AgentState.WAITING_DEVICE, AgentState.COMPILING)
+WRITING = (AgentState.PROPOSING, AgentState.WAITING_MODEL)
 _SHORT: dict[str, str] = {  # beside seconds in a narrow column
     AgentState.PROPOSING: "propose",
     AgentState.WAITING_MODEL: "model",
@@ -49,6 +50,10 @@ def _state(view: View, agent: AgentSummary, width: int) -> Line:
         text = f"{state} {fmt.span(seconds)}"
         if len(text) > width:
             text = f"{_SHORT[state]} {fmt.span(seconds)}"
+        live = view.live.get(agent.spec.name)
+        tokens = f" {fmt.count(live.tokens)} tk" if live and live.tokens and state in WRITING else ""
+        if tokens and len(text) + len(tokens) <= width:
+            text += tokens
     elif agent.stopped is not None and len(text) > width:
         text = f"■ {'budget' if agent.stopped is StopReason.CANDIDATES else agent.stopped.value}"
     return Line().fit(text, width, style)
@@ -114,7 +119,7 @@ COLUMNS = (
     Column("model", 12, 88, _model),
 )
 # What is left over goes here, in this order, up to these widths.
-_GROWTH = (("doing", 13), ("plateau", 14), ("doing", 18), ("plateau", 21), ("strategy", 25), ("model", 28))
+_GROWTH = (("doing", 13), ("plateau", 14), ("doing", 20), ("plateau", 21), ("strategy", 25), ("model", 28))
 
 
 def columns_for(width: int) -> list[tuple[Column, int]]:

@@ -57,9 +57,10 @@ def _progress(view: View, width: int) -> Line:
         line.add(f"{word} ", style)
     if view.state is CampaignState.FINISHED and summary.stop_reason and width >= 96:
         line.add(f"({summary.stop_reason.value}) ", "muted")
-    line.add(fmt.clock(summary.elapsed_s(view.now)))
-    if summary.minutes:
-        line.add(f" of {fmt.span(summary.minutes * 60)}", "muted")
+    elapsed = summary.elapsed_s(view.now)
+    line.add(fmt.clock(elapsed))
+    if summary.minutes and view.state not in (CampaignState.FINISHED, CampaignState.STOPPED):
+        line.add(f" {fmt.span(max(0.0, summary.minutes * 60 - elapsed))} left", "muted")
     line.add("  ").add(str(summary.candidates), "bold")
     if summary.budget:
         line.add(f"/{summary.budget}", "muted")

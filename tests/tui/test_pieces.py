@@ -10,7 +10,7 @@ from engine.store.reader import StoreReader
 from kernelarc_tui import diffing, fmt
 from kernelarc_tui.feed import Feed, FeedFilter
 from kernelarc_tui.glyphs import gauge, spark, to_ascii
-from kernelarc_tui.paint import Line, clip, fold, wrap
+from kernelarc_tui.paint import Line, Palette, clip, fold, wrap
 from kernelarc_tui.plotting import Level, Picture, Series, draw, visible_levels
 
 # Numbers
@@ -394,3 +394,10 @@ async def test_attention_rings_once_if_asked_to(engine, show, monkeypatch):
         await engine.writer.append(ev.StrategyChosen(agent="1", strategy="x", why=""))
         await screen.pilot.pause(0.6)
         assert rung == [1]
+
+
+def test_a_reversed_row_keeps_attributes_and_loses_colours():
+    palette = Palette({"good": "ansi_green"}, ansi=True)
+    strip = Line("a", "bold good").add("b").strip(palette, 4, palette["on cursor"])
+    assert {segment.style.color for segment in strip} == {None}
+    assert all(segment.style.reverse for segment in strip) and next(iter(strip)).style.bold
