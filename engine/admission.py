@@ -19,9 +19,9 @@ from engine.problems.axes import resolve_axes
 from engine.records import AgentState as AgentLive
 from engine.records import Baselines
 from engine.session import AgentControl, Session, log
+from engine.skills import Skill
 from engine.store import events as ev
 from engine.store.campaigns import resolve_campaign
-from engine.store.events import AgentSpec
 from engine.store.reader import StoreReader
 from engine.store.rows import MemoryWrite
 from engine.store.tx import Tx
@@ -34,8 +34,9 @@ async def admit(session: Session) -> None:
 
     Raises:
         Fault: the machine cannot run this problem, or the reference or the seed solution fails.
-        BadInput: a setting names something that is not there.
+        BadInput: a setting names something that is not there, or that is of no use here.
     """
+    eligible_strategies(session)  # before anything is measured
     session.shapes = shapes_text(
         resolve_axes(session.problem.definition, workload) for workload in session.problem.workloads
     )
@@ -50,20 +51,44 @@ async def admit(session: Session) -> None:
     if session.config.memory_from and not session.reader.memo("").get("carried"):
         await _carry_over(session, session.config.memory_from)
     _bring_back(session)
+    await _tell_left_out(session)
 
 
-def eligible_strategies(session: Session, spec: AgentSpec) -> tuple[str, ...]:
-    """Names of the skills that an agent may use here, the most promising for the kernel type first."""
-    graph = next(iter(session.graphs.values()), None)
+def eligible_strategies(session: Session) -> tuple[str, ...]:
+    """Names of the skills that agents may use here, the most promising for the kernel type first.
+
+    With ``strategies`` in the configuration only those, and then a playbook is one too: a person chose it.
+
+    Raises:
+        BadInput: none of the named ones is eligible.
+    """
+    ordered = session.skills.strategies(session.kernel_type)
     wanted = session.config.strategies
-    names = [
-        skill.name
-        for skill in session.skills.strategies(session.kernel_type)
-        if skill_policy.eligible(skill, session.kernel_type, session.bench.device, graph)[0]
-    ]
     if not wanted:
-        return tuple(names)
-    return tuple(name for name in names if name in wanted) or tuple(wanted)
+        return tuple(skill.name for skill in ordered if not why_not(session, skill))
+    playbooks = [s for name in wanted if (s := session.skills.skills.get(name)) is not None and s.playbook]
+    named = [*playbooks, *(skill for skill in ordered if skill.name in wanted)]
+    fitting = tuple(skill.name for skill in named if not why_not(session, skill))
+    if not fitting:
+        known = ", ".join(skill.name for skill in ordered if not why_not(session, skill)) or "none"
+        raise BadInput(f"{', '.join(wanted)}: not eligible here", where="strategies", fix=f"eligible are: {known}")
+    return fitting
+
+
+def why_not(session: Session, skill: Skill) -> str:
+    """Why a skill may not be used in this campaign; empty if it may."""
+    graph = next(iter(session.graphs.values()), None)
+    fits, why = skill_policy.eligible(skill, session.kernel_type, session.bench.device, graph)
+    return "" if fits else why
+
+
+async def _tell_left_out(session: Session) -> None:
+    """Strategies that a person named and that cannot be used here are left out, but not silently."""
+    for name in session.config.strategies:
+        skill = session.skills.skills.get(name)
+        why = why_not(session, skill) if skill is not None else "is gone"
+        if why:
+            await session.note(f"strategy.left-out:{name}", f"strategy {name} is left out: it {why}")
 
 
 async def _trace(session: Session) -> None:

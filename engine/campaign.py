@@ -185,7 +185,7 @@ class Launcher:
                 control=control,
                 proposer=proposer,
                 guard=guard,
-                eligible=eligible_strategies(session, control.spec),
+                eligible=eligible_strategies(session),
                 patient=control.spec.proposer in PATIENT,
             )
             return await agent.run()

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from engine import skills as skill_policy
-from engine.admission import eligible_strategies
+from engine.admission import eligible_strategies, why_not
 from engine.agent_state import forced, without
 from engine.campaign import Launcher
 from engine.control.protocol import Answer, Command
@@ -194,11 +193,10 @@ class Commands:
             return f"the policy chooses agent {name}'s strategy again"
         skill = self._session.skills.skills.get(wanted)
         if skill is None or skill.meta:
-            known = ", ".join(eligible_strategies(self._session, control.spec))
+            known = ", ".join(eligible_strategies(self._session))
             raise BadInput(f"there is no strategy {wanted!r}", fix=f"eligible here: {known}, or auto")
-        graph = next(iter(self._session.graphs.values()), None)
-        fits, why = skill_policy.eligible(skill, self._session.kernel_type, self._session.bench.device, graph)
-        if not fits:
+        why = why_not(self._session, skill)
+        if why:
             raise BadInput(f"{wanted} is not eligible here: it {why}")
         control.mailbox = msgspec.structs.replace(control.mailbox, strategy=wanted)
         await self._keep_mailbox(

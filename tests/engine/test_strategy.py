@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from stub_proposer import slowly_better
 
 from engine.breaker import Breaker, backoff_s
 from engine.proposers.base import PastCandidate
-from engine.records import Mode, Outcome
+from engine.records import Mode, Outcome, StopReason
 from engine.store import events as ev
 from engine.strategy import choose, posterior, reward
 
@@ -92,6 +93,35 @@ async def test_every_change_is_logged_with_its_reason(lab) -> None:  # type: ign
     assert {c.strategy for c in campaign.contexts} == {"operator-fusion", "memory-layout"}
     first = {e.agent: e.strategy for e in reversed(chosen)}
     assert first["1"] != first["2"]
+
+
+async def test_a_named_strategy_that_is_of_no_use_here_is_left_out_and_said(lab) -> None:  # type: ignore[no-untyped-def]
+    campaign = lab(slowly_better, candidates=6, strategies=["native-tensor-core", "memory-layout"])
+    summary = await campaign.run()
+    assert {c.strategy for c in campaign.contexts} == {"memory-layout"}
+    told = [note.text for note in summary.attention if note.code == "strategy.left-out:native-tensor-core"]
+    assert len(told) == 1 and "native-tensor-core is left out: it is for" in told[0]
+
+
+async def test_naming_only_what_is_of_no_use_ends_the_campaign_before_it_measures(lab) -> None:  # type: ignore[no-untyped-def]
+    campaign = lab(slowly_better, strategies=["native-tensor-core", "hopper-bf16-gemm"])
+    summary = await campaign.run()
+    assert (summary.stop_reason, summary.candidates) == (StopReason.FAULT, 0)
+    assert "not eligible here; eligible are: operator-fusion" in summary.stop_detail
+    assert campaign.bench.measured == 0
+
+
+async def test_a_playbook_is_a_strategy_once_a_person_names_it(lab, private_home: Path) -> None:  # type: ignore[no-untyped-def]
+    folder = private_home / "config" / "kernelarc" / "skills" / "my-course"
+    folder.mkdir(parents=True)
+    head = "---\nname: my-course\ndescription: a curriculum\nmetadata:\n  playbook: true\n---\n"
+    (folder / "SKILL.md").write_text(f"{head}Tier 0.\n")
+    unnamed = lab(slowly_better, candidates=12)
+    await unnamed.run()
+    assert "my-course" not in {c.strategy for c in unnamed.contexts}
+    named = lab(slowly_better, candidates=12, strategies=["operator-fusion", "my-course"])
+    await named.run()
+    assert {c.strategy for c in named.contexts} == {"operator-fusion", "my-course"}
 
 
 def test_three_crashes_within_thirty_seconds_open_the_breaker() -> None:
