@@ -121,6 +121,8 @@ class Series:
             outcome, ratio = await self._decide(candidate)
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
             ratios.append(ratio)
+            if len(ratios) % 25 == 0:
+                print(f"  {len(ratios)}: {outcomes}, {time.monotonic() - begin:.0f} s", flush=True)
         made = len(ratios)
         spread = statistics.pstdev(ratios) if made > 1 else 0.0
         mean = statistics.fmean(ratios) if ratios else 0.0
