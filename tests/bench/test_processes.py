@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import itertools
 import os
 import signal
@@ -239,3 +240,53 @@ def test_a_lock_folder_made_by_somebody_else(tmp_path: Path, monkeypatch: pytest
     link.symlink_to(folder)
     with pytest.raises(Fault):
         paths._require_shared(link)
+
+
+async def test_while_one_candidate_compiles_others_are_timed(candidate: Make, tmp_path: Path) -> None:
+    """By the lock's trace: whoever is done compiling has the device, and gives it back, before the slow one asks."""
+    bench = ProcessBench(make_problem(), "cpu", tmp_path / "scratch")
+    slow = candidate("import time\ntime.sleep(12)")
+    try:
+        await bench.evaluate(candidate(), EvaluationPlan(rounds=1, timing=False, unlisted_shape=False))
+        if (await bench._live()).cores.shared:
+            pytest.skip("one core: compiling and timing exclude each other")
+        compiling = asyncio.create_task(bench.evaluate(slow, TIMED))
+        await asyncio.sleep(0.5)
+        quick = [await bench.evaluate(candidate(f"number = {n}"), TIMED) for n in range(2)]
+        assert not compiling.done()
+        late = await compiling
+    finally:
+        await bench.close()
+    assert [answer.verdict for answer in (*quick, late)] == ["PASS"] * 3
+    released = [use["released"] for answer in quick for use in answer.evidence["device_lock"]]
+    assert max(released) < min(use["asked"] for use in late.evidence["device_lock"])
+
+
+async def test_another_user_of_the_box_is_waited_for(tmp_path: Path) -> None:
+    """Their lock file is theirs, in a sticky folder: it can be locked all the same."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to be somebody else")
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    for place in (folder, *folder.parents):
+        if place.is_relative_to("/tmp") and place != Path("/tmp"):
+            place.chmod(0o1777 if place == folder else 0o755)
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setresuid(12345, 12345, 12345)
+            lock = DeviceLock("GPU-2", folder=folder)
+            fcntl.flock(lock._open(), fcntl.LOCK_EX)
+            os.write(write, b"held")
+            time.sleep(0.7)
+            os.write(write, f" {time.monotonic()}".encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    assert os.read(read, 4) == b"held"
+    async with DeviceLock("GPU-2", folder=folder).held() as turn:
+        os.waitpid(pid, 0)
+        assert turn.uses[0].acquired >= float(os.read(read, 64))
+    os.close(read)
+    assert (folder / "GPU-2.lock").stat().st_uid == 12345
