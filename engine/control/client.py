@@ -142,5 +142,7 @@ def _absent(folder: Path, error: OSError) -> BadInput | Fault:
             "fault.engine-silent", f"{folder.name}: the engine is starting or ending ({reason}); try again"
         )
     return BadInput(
-        "no engine runs this campaign", where=folder.name, fix=f"`kernelarc resume {folder.name}` starts one"
+        "no engine runs this campaign",
+        where=folder.name,
+        fix=f"`kernelarc resume {folder.name}` starts one, unless it has ended",
     )

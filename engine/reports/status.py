@@ -163,10 +163,10 @@ def _agent_line(
     name: str, agent: AgentSummary, live: LiveRow | None, state: CampaignState, alive: bool, now: float
 ) -> str:
     doing = agent_state(agent, live, state, alive)
-    if live is not None and doing == live.state and alive:
-        doing = f"{doing} {max(0.0, now - live.since):.0f} s"
-    elif agent.stopped is not None:
+    if agent.stopped is not None:
         doing = f"{doing}: {agent.stopped.value}"
+    elif live is not None and doing == live.state and alive:
+        doing = f"{doing} {max(0.0, now - live.since):.0f} s"
     best = f"{agent.best_ms:.4f}" if agent.best_ms is not None else "-"
     used = f"{agent.candidates}/{agent.budget}" if agent.budget is not None else str(agent.candidates)
     return f"{name:<6} {agent.strategy:<20.20} {doing:<20.20} {best:>8} {used:>8}  {agent.r:<3} {agent.mode.value}"

@@ -56,9 +56,9 @@ class CampaignList(RowList):
         return (
             Line("no campaign yet: ", "muted")
             .add("n", "bold rule-focus")
-            .add(" starts one here,", "muted")
-            .add(" kernelarc demo", "bold")
-            .add(" in the shell runs one without GPU and key", "muted")
+            .add(" starts one here; in the shell, ", "muted")
+            .add("kernelarc demo", "bold")
+            .add(" shows one", "muted")
         )
 
     def has_header(self, width: int) -> bool:
