@@ -21,11 +21,12 @@ from engine.bench.api import SEARCH_S, EvaluationPlan, PhaseSink
 from engine.errors import Fault, StoreError
 from engine.grading import graded
 from engine.guard import gate, keep
+from engine.guard.account import DETAIL_LIMIT, HYPOTHESIS_LIMIT, past_of, with_findings
 from engine.guard.keep import Decision
 from engine.guard.plateau import draft_due
 from engine.memory import Lesson, remember, trap_of, win_of, write_of
 from engine.problems.solution import Solution, solution_sha
-from engine.profile.sanitize import sanitize, wants_sanitizer
+from engine.profile.sanitize import Sanitized, sanitize, wants_sanitizer
 from engine.proposers.base import Context, PastCandidate, Proposal, UnusableReply
 from engine.records import AgentState as Live
 from engine.records import Evaluation, Outcome
@@ -37,9 +38,6 @@ from engine.text import clean, one_line, redact
 
 log = logging.getLogger("kernelarc.guard")
 
-DETAIL_LIMIT = 2000
-HYPOTHESIS_LIMIT = 600
-FAMILY_LIMIT = 80
 SLOW_GATE_BYTES = 64 << 10
 """Sources longer than this are parsed in a thread: the gate may take more than a few milliseconds."""
 VETO_RETRIES = 3
@@ -147,6 +145,25 @@ class Guard:
         if decision.outcome is not Outcome.KEEP:
             return decision, evaluation
         self._live(submission, Live.CONFIRMING)
+        looking = asyncio.create_task(self._looked_through(submission, solution))
+        try:
+            return await self._confirmed(submission, solution, incumbent, decision, plan, noise, looking)
+        finally:
+            looking.cancel()
+            await asyncio.wait([looking])
+
+    async def _confirmed(
+        self,
+        submission: Submission,
+        solution: Solution,
+        incumbent: Solution,
+        decision: Decision,
+        plan: EvaluationPlan,
+        noise: float,
+        looking: asyncio.Task[Sanitized],
+    ) -> tuple[Decision, Evaluation]:
+        """A provisional KEEP against fresh children, its own noise and what compute-sanitizer found."""
+        session = self._session
         async with self._inside(submission):
             again = await session.bench.evaluate(
                 solution, plan.final(), incumbent, self._sink(submission, confirming=True)
@@ -157,28 +174,20 @@ class Guard:
             again = await self._with_own_noise(submission, solution, again)
             decision = keep.confirm(decision, again, session.margin, noise)
         if decision.outcome is Outcome.KEEP:
-            again = await self._sanitized(submission, solution, again)
+            again = with_findings(again, await looking)
             decision = keep.confirm(decision, again, session.margin, noise)
         if decision.outcome is Outcome.KEEP:
             slower = keep.regressions(again, session.margin, noise)
             again = msgspec.structs.replace(again, notes=[*again.notes, *slower])
         return decision, again
 
-    async def _sanitized(self, submission: Submission, solution: Solution, evaluation: Evaluation) -> Evaluation:
+    async def _looked_through(self, submission: Submission, solution: Solution) -> Sanitized:
         """Kernels of the candidate's own are looked through for stray accesses and races before they are kept."""
         session = self._session
         if not wants_sanitizer(solution, session.bench.device):
-            return evaluation
+            return Sanitized()
         async with self._inside(submission):
-            found = await sanitize(session.problem, solution, session.bench.device)
-        evaluation = msgspec.structs.replace(
-            evaluation,
-            notes=[*evaluation.notes, *found.notes],
-            evidence={**evaluation.evidence, **found.evidence},
-        )
-        if not found.reason:
-            return evaluation
-        return msgspec.structs.replace(evaluation, verdict="FAIL", reason=found.reason, detail=found.detail)
+            return await sanitize(session.problem, solution, session.bench.device)
 
     async def _with_own_noise(
         self, submission: Submission, solution: Solution, evaluation: Evaluation
@@ -222,7 +231,7 @@ class Guard:
         session = self._session
         control = session.agents[submission.agent]
         control.mailbox = control.mailbox.delivered(submission.delivered)
-        past = _past(submission, decision, evaluation)
+        past = past_of(submission.reply, submission.context, decision, evaluation)
         record = self._record(submission, solution, past, evaluation)
         committed = await self._durably(record)
         if solution is not None and not session.sources.get(past.source_sha):
@@ -369,26 +378,3 @@ class Guard:
 
     def _live(self, submission: Submission, state: Live, detail: str = "") -> None:
         self._session.writer.live(submission.agent, state=state.value, detail=detail)
-
-
-def _past(submission: Submission, decision: Decision, evaluation: Evaluation | None) -> PastCandidate:
-    """The candidate as its own agent remembers it; the number comes with the commit."""
-    reply, context = submission.reply, submission.context
-    passed = evaluation is not None and evaluation.verdict == "PASS"
-    comparison = evaluation.comparison if evaluation is not None and passed else None
-    proposal = reply if isinstance(reply, Proposal) else None
-    return PastCandidate(
-        number=0,
-        position=context.position,
-        mode=context.mode,
-        strategy=one_line(reply.strategy or context.strategy, FAMILY_LIMIT),
-        family=one_line(proposal.family, FAMILY_LIMIT) if proposal else "",
-        parameters=proposal.parameters if proposal else {},
-        outcome=decision.outcome,
-        reason=decision.reason,
-        detail=clean(decision.detail, DETAIL_LIMIT),
-        latency_ms=evaluation.latency_ms if evaluation is not None and passed else None,
-        log_ratio=comparison.log_ratio if comparison else None,
-        source_sha=solution_sha(proposal.solution) if proposal else "",
-        hypothesis=one_line(proposal.hypothesis, HYPOTHESIS_LIMIT) if proposal else "",
-    )

@@ -149,7 +149,9 @@ async def _recorded(run: Run, notes: list[str]) -> tuple[list[KernelFacts], str]
 
 
 class Run:
-    """One solution on one workload, laid out in a folder that the process may read."""
+    """One solution on one workload, laid out in a folder that the process may read. One process at a time."""
+
+    call_s = CALL_S
 
     def __init__(
         self,
@@ -183,10 +185,11 @@ class Run:
             raise Failed(failure.reason, failure.detail) from None
         (self.folder / f"{LIBRARY}.so").write_bytes(library)
 
-    async def once(self, tool: Sequence[str], *, counters: bool) -> tuple[Said, str]:
+    async def once(self, tool: Sequence[str], *, counters: bool, cold: bool = False) -> tuple[Said, str]:
         """One process; the device is held from its readiness to its end. Raises :class:`Failed`."""
         (self.folder / GO).unlink(missing_ok=True)
-        (self.folder / REQUEST).write_bytes(msgspec.json.encode(self._request(counters=counters)))
+        request = msgspec.structs.replace(self._request(counters=counters), cold=cold)
+        (self.folder / REQUEST).write_bytes(msgspec.json.encode(request))
         process = await asyncio.create_subprocess_exec(
             *self._command(tool),
             stdin=asyncio.subprocess.DEVNULL,
@@ -220,11 +223,11 @@ class Run:
         async with DeviceLock(self.device.uuid or self.place).held():
             (self.folder / GO).touch()
             try:
-                async with asyncio.timeout(CALL_S):
+                async with asyncio.timeout(self.call_s):
                     last = await self._next(process.stdout)
                     await self._rest(process.stdout)
             except TimeoutError:
-                raise Failed("resource.timeout", f"the profiled call took longer than {CALL_S:.0f} s") from None
+                raise Failed("resource.timeout", f"its call took longer than {self.call_s:.0f} s") from None
         said = _decoded(last)
         if said is None or said.error:
             raise self._failure(last)

@@ -1,7 +1,7 @@
 """compute-sanitizer over one call of a candidate on its smallest workload, before a KEEP of it is archived.
 
-Run behind all layers of a candidate, as a profile is, with a deadline, and with the device held: instrumented
-kernels are slow and would disturb whatever is timed beside them.
+Run behind all layers of a candidate, as a profile is, with deadlines. Importing goes on beside whatever is timed;
+the device is held for the call alone: instrumented kernels are slow.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from tempfile import mkdtemp
 
 import msgspec
 
-from engine.bench.device_lock import DeviceLock
 from engine.bench.sandbox import choose_sandbox
 from engine.problems.model import Problem
 from engine.problems.solution import CPP_LANGUAGES, Solution
 from engine.profile.run import Failed, Run, workload_size
 from engine.profile.sanitizer_report import TOOLS, SanitizerReport, parse_report
-from engine.profile.wire import GO, READY, Said
 from engine.records import DeviceFacts
 from engine.text import clean
 
-DEADLINE_S = 180.0  # of one tool: start, compile cache, warm-up and call, all of it instrumented
+CALL_S = 60.0  # of one tool: drawing inputs and one call, all of it instrumented, with the device held
 _REASONS = {"memcheck": "wrong.memory-access", "racecheck": "wrong.race"}
 _PLACES = ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda/compute-sanitizer/compute-sanitizer")
 # Languages whose kernels are the candidate's own; what torch compiles itself is not looked at.
@@ -60,7 +58,7 @@ def words(tool: str, check: str) -> list[str]:
 async def sanitize(
     problem: Problem, solution: Solution, device: DeviceFacts, *, tool: str | None = None, place: str | None = None
 ) -> Sanitized:
-    """Both checks, one after the other. ``tool``: the sanitizer's path (``None``: looked for).
+    """Both checks, side by side but for the calls. ``tool``: the sanitizer's path (``None``: looked for).
 
     Never raises for what the candidate or the tool does: where the tool cannot look, a note says so.
     """
@@ -71,24 +69,24 @@ async def sanitize(
     if sandbox.kind == "none":
         return Sanitized(notes=["compute-sanitizer was not run: this machine allows no outer sandbox"])
     index = min(range(len(problem.workloads)), key=lambda i: workload_size(problem, i))
-    folder = Path(mkdtemp(prefix="kernelarc-sanitize-"))
-    run = _Watched(problem, solution, device, place or f"cuda:{device.index or 0}", sandbox, folder, index)
-    reports: list[SanitizerReport] = []
-    try:
-        folder.chmod(0o755)
-        await run.lay_out()
-        for check in TOOLS:
-            reports.append(await _checked(run, found, check))
-    except Failed as failed:
-        return Sanitized(notes=[f"compute-sanitizer was not run: {clean(failed.detail, 200)}"])
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    where = place or f"cuda:{device.index or 0}"
+
+    async def look(check: str) -> SanitizerReport:
+        folder = Path(mkdtemp(prefix="kernelarc-sanitize-"))
+        try:
+            folder.chmod(0o755)
+            return await _checked(_Watched(problem, solution, device, where, sandbox, folder, index), found, check)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    reports = await asyncio.gather(*map(look, TOOLS))
     return concluded(reports, problem.workloads[index].uuid)
 
 
 async def _checked(run: _Watched, tool: str, check: str) -> SanitizerReport:
     try:
-        _, text = await run.once(words(tool, check), counters=True)
+        await run.lay_out()
+        _, text = await run.once(words(tool, check), counters=True, cold=True)
     except Failed as failed:
         report = parse_report(check, run.said)
         return report if report.own else SanitizerReport(tool=check, problem=failed.detail)
@@ -115,22 +113,9 @@ def concluded(reports: Sequence[SanitizerReport], workload: str) -> Sanitized:
 
 
 class _Watched(Run):
-    """The device is held for the whole of the run, and there is one deadline for all of it."""
+    """Imported while others are timed, then the device is held for the one call that the tool instruments."""
 
-    async def _conversation(self, process: asyncio.subprocess.Process) -> tuple[Said, str]:
-        assert process.stdout is not None
-        async with DeviceLock(self.device.uuid or self.place).held():
-            try:
-                async with asyncio.timeout(DEADLINE_S):
-                    first = await self._next(process.stdout)
-                    if first != READY:
-                        await self._rest(process.stdout)
-                        raise self._failure(first)
-                    (self.folder / GO).touch()
-                    await self._rest(process.stdout)
-            except TimeoutError:
-                raise Failed("resource.timeout", f"it did not end within {DEADLINE_S:.0f} s") from None
-        return Said(), self.said
+    call_s = CALL_S
 
     def _environment(self, tool: Sequence[str]) -> dict[str, str]:
         # Each tensor an allocation of its own: what lies beyond it is out of bounds.

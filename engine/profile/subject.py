@@ -1,7 +1,8 @@
 """Runs a candidate once for a profiler: ``python -m engine.profile.subject FOLDER``, behind all layers.
 
 Nothing that it says is trusted. It compiles and warms up, says that it is ready, waits until the engine holds the
-device, makes one call between profiler start and stop, and says what it knows of the kernels.
+device, makes one call between profiler start and stop, and says what it knows of the kernels. A ``cold`` one is
+ready when it is imported and makes a single call, its first: for tools under which every kernel is slow.
 """
 
 from __future__ import annotations
@@ -67,16 +68,22 @@ def _profiled(request: Request, folder: Path, say: Callable[[str], None]) -> Sai
     problem = problem_from_json(request.problem.encode())
     workload = problem.workloads[request.workload]
     axes = resolve_axes(problem.definition, workload)
+    entry = import_entry(_load(request), f"{SCRATCH}/src")
+    if request.cold:
+        say(READY)
+        _await(folder / GO, request.wait_s)
     inputs = make_inputs(problem.definition, workload, axes, device, request.seed, root=problem.root)
     outputs = allocate_outputs(problem.definition, axes, device) if request.destination_passing else []
     flush = L2Flush(device)
     flush.renew()
-    entry = import_entry(_load(request), f"{SCRATCH}/src")
 
     def call() -> None:
         entry(*inputs, *outputs)
         _synchronize(device)
 
+    if request.cold:
+        call()
+        return Said()
     for _ in range(_WARM_CALLS):
         call()
     say(READY)

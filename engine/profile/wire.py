@@ -25,6 +25,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[tuple[str, str]]
     library: str = ""  # name of a built extension that lies in the folder
     counters: bool = False  # Nsight Compute watches: start and stop it, and record nothing here
+    cold: bool = False  # ready as soon as it is imported: every call is made with the device held, one in all
     wait_s: float = 120.0  # for the device
 
 
