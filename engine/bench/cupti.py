@@ -35,7 +35,7 @@ class Activities:
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []
-        self._library = _load()
+        _, self._library = find_library()
         self._buffers: dict[int, Any] = {}
         self._free: list[int] = []
         # CUPTI holds no references of its own.
@@ -83,10 +83,11 @@ class Activities:
         self._free.append(buffer)
 
 
-def _load() -> ctypes.CDLL:
+def find_library() -> tuple[str, ctypes.CDLL]:
+    """(name or path, the library). Raises ``OSError`` if there is none."""
     for path in (*_loaded(), *_NAMES, *_packaged()):
         try:
-            return ctypes.CDLL(path)
+            return path, ctypes.CDLL(path)
         except OSError:
             continue
     raise OSError("libcupti is not installed")

@@ -108,13 +108,16 @@ def nvml(driver: str | None, uuids: list[str] | None, probe: CudaProbe) -> Check
 
 
 def cupti(probe: CudaProbe) -> Check:
-    version = package_version("cupti-python")
-    if version:
-        return Check(name="cupti", status=OK, detail=f"cupti-python {version}")
-    if probe.devices:
-        fix = "pip install 'kernelarc-tui[cupti]' times kernels by CUPTI instead of CUDA events"
-        return Check(name="cupti", status=WARN, detail="cupti-python is not installed", fix=fix)
-    return Check(name="cupti", status=ABSENT, detail="needed on a GPU only")
+    if not probe.devices:
+        return Check(name="cupti", status=ABSENT, detail="needed on a GPU only")
+    from engine.bench.cupti import find_library
+
+    try:
+        path, _ = find_library()
+    except OSError:
+        fix = "pip install nvidia-cuda-cupti times kernels by CUPTI instead of CUDA events"
+        return Check(name="cupti", status=WARN, detail="libcupti is not installed", fix=fix)
+    return Check(name="cupti", status=OK, detail=Path(path).name)
 
 
 def host_compiler() -> Check:

@@ -19,7 +19,7 @@ from engine.hardware.nvml import driver_version
 from engine.records import DeviceFacts
 
 PROBE_S = 20.0
-_PACKAGES = ("torch", "triton", "numpy", "cupti-python", "nvidia-cutlass-dsl", "kernelarc-tui")
+_PACKAGES = ("torch", "triton", "numpy", "nvidia-cutlass-dsl", "kernelarc-tui")
 _CUDA_PACKAGES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
 
 
