@@ -65,8 +65,6 @@ def main() -> int:
     wrong = 0
     with tempfile.TemporaryDirectory() as scratch:
         for point in (starting_points(file, found.facts)[:points] + others[:points])[: 2 * points]:
-            if point.get("precision") == "bf16":
-                continue
             run = entry(render(found, point).entry_source, Path(scratch))
             for workload in problem.workloads:
                 axes = resolve_axes(problem.definition, workload)
