@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import msgspec
@@ -67,9 +68,17 @@ class Contender:
             return
         begin = time.monotonic()
         if self._side is None:
-            self._side = await self.session.take_side()
-        await self.session.judge.forget(self.number)
-        self.child = await self.session.spawn(self._side, self.solution)
+            self._side = self.session.take_side()
+        renewing = asyncio.ensure_future(self.session.renew(self._side))
+        try:
+            await self._spawn_and_load(self._side)
+            await renewing
+        finally:
+            await asyncio.wait([renewing])
+            self.start_s += time.monotonic() - begin
+
+    async def _spawn_and_load(self, side: Side) -> None:
+        self.child = await self.session.spawn(side, self.solution)
         self._warm.clear()
         try:
             load = self.session.load_of(self.solution, self._first_call_s, self.library)
@@ -81,8 +90,6 @@ class Contender:
         except Failure:
             await self.child.close()
             raise
-        finally:
-            self.start_s += time.monotonic() - begin
 
     @property
     def has_side(self) -> bool:

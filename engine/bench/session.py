@@ -54,6 +54,7 @@ class Side:
 
     def __init__(self, number: int, input_bytes: int, output_bytes: int) -> None:
         self.number, self.input_bytes, self.output_bytes = number, input_bytes, output_bytes
+        self.attached = False  # the judge knows it
         self.fds = (_memory("inputs", input_bytes), _memory("outputs", output_bytes))
 
     def close(self) -> None:
@@ -208,7 +209,7 @@ class Session:
             await helper.stop()
             raise
 
-    async def take_side(self) -> Side:
+    def take_side(self) -> Side:
         """Arenas for one more candidate process; given back with :meth:`return_side` and then reused."""
         if self._free:
             return self._free.pop()
@@ -220,8 +221,15 @@ class Session:
         output_bytes = max(spec.output_stride * min(slots, shown) for spec, slots in pairs)
         side = Side(len(self._sides), input_bytes, output_bytes)
         self._sides.append(side)
-        await self.judge.attach(side.number, side.fds, input_bytes, output_bytes)
         return side
+
+    async def renew(self, side: Side) -> None:
+        """The judge maps a new side's arenas, or forgets what another process once returned through them."""
+        if side.attached:
+            await self.judge.forget(side.number)
+        else:
+            await self.judge.attach(side.number, side.fds, side.input_bytes, side.output_bytes)
+            side.attached = True
 
     def sides_that_fit(self, wanted: int) -> int:
         """How many processes may hold their calls in flight at once, of ``wanted``; three are planned for."""

@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
@@ -231,8 +232,8 @@ def versions() -> dict[str, str]:
     found = {"torch": str(torch.__version__), "python": sys.version.split()[0]}
     if torch.version.cuda:
         found["cuda"] = str(torch.version.cuda)
-    with suppress(ImportError):
-        found["triton"] = str(importlib.import_module("triton").__version__)
+    with suppress(PackageNotFoundError):
+        found["triton"] = version("triton")
     return found
 
 
@@ -267,13 +268,14 @@ def main() -> NoReturn:
             # Some imports ask how many GPUs there are, and a process that did cannot share them with its forks.
             os.set_inheritable(control.fileno(), True)
             os.execv(sys.executable, [*_INTERPRETER, sys.argv[1], *sys.argv[2 : 2 + index]])
-    if find_spec("numpy") is not None:
-        importlib.import_module("numpy")
-    gc.collect()
-    gc.freeze()
     vm = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE
     ready = wire.Ready(layers={}, versions=found, vm_bytes=vm, seconds=time.monotonic() - begin)
     control.sendall(wire.frame(ready))
+    for module in ("numpy", "triton"):  # while the engine talks to the judge
+        if find_spec(module) is not None:
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
     Zygote(control).run()
 
 
