@@ -207,7 +207,8 @@ class Pairing:
         if len(self.sides) < 2:
             return self.timing.pairs >= self.plan.min_pairs
         rival = self.sides[1].role
-        final = elapsed_s > (_REFERENCE_BUDGET_S if rival == "reference" else self.plan.timing_s)
+        budget_s = _REFERENCE_BUDGET_S if rival == "reference" else self.plan.timing_s
+        final = elapsed_s > budget_s and self.timing.pairs >= 2  # one pair has no interval
         decision = decide_pairs(
             self.timing.log_ratios(rival, self.workloads),
             self.plan.margin,
