@@ -3,6 +3,7 @@
 # ruff: noqa: E501  (sources of candidates)
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -119,6 +120,15 @@ async def test_the_outside_clock_sees_time_that_is_not_claimed(
     finally:
         await trial.candidate.close()
     assert checks[0].suspect is suspect and trial.results[0].checked and not trial.results[0].reason
+
+
+async def test_a_comparison_has_an_interval_however_little_time_there_is(
+    device_bench: ProcessBench, candidate: Make
+) -> None:
+    plan = EvaluationPlan(rounds=1, timing_s=0.0, unlisted_shape=False)
+    answer = await device_bench.evaluate(candidate("", RIGHT), plan, candidate("", RIGHT))
+    assert answer.comparison is not None and answer.comparison.pairs == 2
+    assert math.isfinite(answer.comparison.lo) and math.isfinite(answer.comparison.hi)
 
 
 async def test_destination_passing(device_bench: ProcessBench, problem: Problem) -> None:
