@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-import mmap
 import os
 import resource
 import secrets
@@ -30,10 +29,12 @@ from engine.bench.admission import Probe
 from engine.bench.compare import CHUNK
 from engine.bench.cuda_timer import pin
 from engine.bench.digest import Digest, numbers_of
-from engine.bench.judge_compare import Replays, judge_call, probe
+from engine.bench.judge_compare import judge_call, probe
+from engine.bench.judge_memory import Side, poison_of, strided
 from engine.bench.layout import workload_spec
 from engine.bench.reasons import asks_for_cuda
-from engine.bench.refill import refilled
+from engine.bench.refill import off_default, refilled
+from engine.bench.unlisted import UUID
 from engine.errors import BadInput, Fault
 from engine.problems.axes import resolve_axes, shape_of
 from engine.problems.distributions import Draw, role_of
@@ -60,17 +61,6 @@ class JudgeFault(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
         self.reason, self.detail = reason, detail
-
-
-class Side:
-    """The shared memory of one candidate process."""
-
-    def __init__(self, input_fd: int, output_fd: int, attach: jw.Attach) -> None:
-        self.inputs = mmap.mmap(input_fd, attach.input_bytes, mmap.MAP_SHARED)
-        self.outputs = mmap.mmap(output_fd, attach.output_bytes, mmap.MAP_SHARED)
-        self.input_bytes = torch.frombuffer(self.inputs, dtype=torch.uint8)
-        self.output_bytes = torch.frombuffer(self.outputs, dtype=torch.uint8)
-        self.replays = Replays()
 
 
 class Judge:
@@ -132,8 +122,18 @@ class Judge:
         except Exception as error:  # noqa: BLE001  foreign input generator
             raise foreign_fault("the input generator failed", error, self.definition.reference) from None
         self._check_shapes(workload, values)
+        if self.problem.workloads[workload].uuid == UUID and not self.tells_seeds:
+            values = self._unpublished(workload, values, seed)
         self._remember(key, values)
         return values
+
+    def _unpublished(self, workload: int, values: list[Any], seed: int) -> list[Any]:
+        """The unlisted workload's norms have weights and biases: listed ones are all ones and zeros, so a kernel
+        that leaves them out would be right by chance."""
+        return [
+            off_default(value, self._role(workload, item.name), seed + index)
+            for index, (value, item) in enumerate(zip(values, self.specs[workload].inputs, strict=True))
+        ]
 
     def _check_shapes(self, workload: int, values: list[Any]) -> None:
         for value, item in zip(values, self.specs[workload].inputs, strict=True):
@@ -242,7 +242,7 @@ class Judge:
         values = self.inputs_of(request.workload, call)
         base = call.slot * spec.output_stride
         outputs = [
-            _strided(side.output_bytes, base + item.offset, item, tuple(steps)).to(self.device)
+            strided(side.output_bytes, base + item.offset, item, tuple(steps)).to(self.device)
             for item, steps in zip(spec.outputs, strides, strict=True)
         ]
         if self.tells_seeds:
@@ -315,24 +315,8 @@ def _bytes_of(values: list[Any]) -> int:
     return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
 
-def _strided(memory: torch.Tensor, start: int, item: wire.OutputSpec, strides: tuple[int, ...]) -> torch.Tensor:
-    """An output as its process laid it out. Whatever strides are claimed, it stays inside its slot."""
-    dtype = torch_dtype(item.dtype)
-    if len(strides) != len(item.shape) or min(strides, default=0) < 0:
-        raise wire.ProtocolError("strides of another tensor")
-    if wire.span(item.shape, strides) * dtype.itemsize > item.nbytes:
-        raise wire.ProtocolError("strides that leave the output")
-    flat = memory[start : start + item.nbytes].view(dtype)
-    return flat.as_strided(item.shape, strides)
-
-
 def _host(value: torch.Tensor) -> torch.Tensor:
     return value.contiguous().cpu()
-
-
-def poison_of(dtype: str) -> int:
-    """NaN in every float type; an unlikely pattern elsewhere."""
-    return 0xFF if torch_dtype(dtype).is_floating_point else 0xA5
 
 
 def foreign_fault(what: str, error: Exception, source: str) -> JudgeFault:
@@ -377,6 +361,8 @@ def serve(control: socket.socket) -> NoReturn:
             for fd in fds:
                 os.close(fd)
         control.sendall(wire.frame(answer))
+        if isinstance(request, jw.Open) and judge is not None and judge.device.type == "cuda":
+            torch.zeros(1, device=judge.device)  # the context is made while the candidate's process starts
 
 
 def _failure(request: jw.ToJudge, reason: str, detail: str) -> msgspec.Struct:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -55,3 +55,15 @@ def refilled(value: torch.Tensor, shift: int, index: int, *, blends: bool) -> to
     out[: blend.second].add_(flat[at:], alpha=blend.sin)
     out[blend.second :].add_(flat[:at], alpha=blend.sin)
     return out.view(value.shape)
+
+
+_SPREAD = 0.25
+
+
+def off_default(value: Any, role: str | None, seed: int) -> Any:
+    """A norm's weight around 1 and its bias around 0, where they are drawn as exactly that; the rest unchanged."""
+    if role not in ("norm weight", "norm bias"):
+        return value
+    generator = torch.Generator(device=value.device).manual_seed(seed & (1 << 63) - 1)
+    noise = torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32)
+    return (value.float() + _SPREAD * noise).to(value.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.bench.refill import blend_of, refilled
+from engine.bench.refill import blend_of, off_default, refilled
 
 DRAW = torch.randn(64, 96, generator=torch.Generator().manual_seed(7))
 
@@ -42,3 +42,10 @@ def test_small_and_low_precision_tensors() -> None:
     assert refilled(torch.empty(0, 4), 5, 0, blends=True).shape == (0, 4)
     low = refilled(DRAW.bfloat16(), 11, 0, blends=True)
     assert low.dtype is torch.bfloat16 and bool(torch.isfinite(low).all())
+
+
+def test_a_norms_weights_are_not_all_ones_where_nothing_is_published() -> None:
+    ones = torch.ones(512)
+    moved = off_default(ones, "norm weight", 3)
+    assert 0.1 < float((moved - ones).std()) < 0.4 and torch.equal(moved, off_default(ones, "norm weight", 3))
+    assert off_default(ones, None, 3) is ones and off_default(2.0, "given", 3) == 2.0

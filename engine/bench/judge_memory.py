@@ -1,0 +1,39 @@
+"""Shared memory as the judge sees it: a side's arenas, and outputs as they lie in there (imports torch)."""
+
+from __future__ import annotations
+
+import mmap
+
+import torch
+
+from engine.bench import judge_wire as jw
+from engine.bench import wire
+from engine.bench.judge_compare import Replays
+from engine.problems.dtypes import torch_dtype
+
+
+class Side:
+    """The shared memory of one candidate process."""
+
+    def __init__(self, input_fd: int, output_fd: int, attach: jw.Attach) -> None:
+        self.inputs = mmap.mmap(input_fd, attach.input_bytes, mmap.MAP_SHARED)
+        self.outputs = mmap.mmap(output_fd, attach.output_bytes, mmap.MAP_SHARED)
+        self.input_bytes = torch.frombuffer(self.inputs, dtype=torch.uint8)
+        self.output_bytes = torch.frombuffer(self.outputs, dtype=torch.uint8)
+        self.replays = Replays()
+
+
+def strided(memory: torch.Tensor, start: int, item: wire.OutputSpec, strides: tuple[int, ...]) -> torch.Tensor:
+    """An output as its process laid it out. Whatever strides are claimed, it stays inside its slot."""
+    dtype = torch_dtype(item.dtype)
+    if len(strides) != len(item.shape) or min(strides, default=0) < 0:
+        raise wire.ProtocolError("strides of another tensor")
+    if wire.span(item.shape, strides) * dtype.itemsize > item.nbytes:
+        raise wire.ProtocolError("strides that leave the output")
+    flat = memory[start : start + item.nbytes].view(dtype)
+    return flat.as_strided(item.shape, strides)
+
+
+def poison_of(dtype: str) -> int:
+    """NaN in every float type; an unlikely pattern elsewhere."""
+    return 0xFF if torch_dtype(dtype).is_floating_point else 0xA5
