@@ -165,4 +165,4 @@ class AgentScreen(CampaignScreen):
         if row is not None and row.number:
             self.open_candidate(row.number)
         elif row is not None:
-            self.kernelarc.say(row.text, seconds=15)
+            self.tell_row(row)

@@ -10,6 +10,8 @@ from textual.binding import Binding, BindingType
 
 from engine.records import CampaignState
 from engine.store.summary import AgentSummary
+from kernelarc_tui import fmt
+from kernelarc_tui.describe import EventRow
 from kernelarc_tui.safe import one_line
 from kernelarc_tui.screens.base import SizedScreen
 from kernelarc_tui.view import View, label_of
@@ -282,6 +284,18 @@ class CampaignScreen(SizedScreen):
 
         if number:
             self.app.push_screen(CandidateScreen(number))
+
+    def tell(self, title: str, text: str) -> None:
+        """A text in full, for what a row had no room for."""
+        from kernelarc_tui.screens.modal import Choice, Choose
+
+        self.kernelarc.hold_keys()
+        self.app.push_screen(Choose(title, text, (Choice("", "close", ""),)))
+
+    def tell_row(self, row: EventRow) -> None:
+        """An event that is no candidate."""
+        who = f" · agent {label_of(self.view.summary, row.agent)}" if row.agent else ""
+        self.tell(f"{fmt.wall(row.at, seconds=True)} {row.word}{who}", row.text)
 
     def _agent(self) -> AgentSummary | None:
         return self.view.summary.agents.get(self.chosen_agent())

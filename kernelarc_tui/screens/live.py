@@ -11,11 +11,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
 from engine.records import CampaignState
-from kernelarc_tui import clock
+from kernelarc_tui import clock, fmt
 from kernelarc_tui.feed import FeedFilter
-from kernelarc_tui.glyphs import OUTCOMES
+from kernelarc_tui.glyphs import LEVELS, OUTCOMES
+from kernelarc_tui.safe import one_line
 from kernelarc_tui.screens.campaign import CampaignScreen, Hint
-from kernelarc_tui.view import View
+from kernelarc_tui.view import View, attention, label_of
 from kernelarc_tui.widgets.agents import AgentsTable
 from kernelarc_tui.widgets.device import DevicePanel
 from kernelarc_tui.widgets.header import Header
@@ -48,6 +49,7 @@ class Live(CampaignScreen):
         Binding("x", "axis", "Axis", show=False, id="live.axis", tooltip="plot over candidates, time or dollars"),
         Binding("y", "log", "Log", show=False, id="live.log", tooltip="linear or logarithmic plot"),
         Binding("z", "zoom", "Zoom", show=False, id="live.zoom", tooltip="the focused pane alone, and back"),
+        Binding("n", "notes", "Notes", show=False, id="live.notes", tooltip="what needs a person, in full"),
         Binding("1", "pane('agents')", "Agents", show=False, id="live.agents", tooltip="to the agents"),
         Binding("2", "pane('stream')", "Outcomes", show=False, id="live.stream", tooltip="to the outcomes"),
         Binding("3", "pane('memory')", "Memory", show=False, id="live.memory", tooltip="to the memory"),
@@ -187,6 +189,15 @@ class Live(CampaignScreen):
         self.kernelarc.keep("log_scale", self.query_one(TrajectoryPlot).toggle_log())
         self._titles(self.view)
 
+    def action_notes(self) -> None:
+        lines = []
+        for note in attention(self.view):
+            who = f"agent {label_of(self.view.summary, note.agent)}: " if note.agent else ""
+            lines.append(
+                f"{LEVELS.get(note.level, LEVELS['warning'])[0]} {fmt.wall(note.at)} {who}{one_line(note.text)}"
+            )
+        self.tell("Notes", "\n".join(lines) or "nothing needs you")
+
     def action_everything(self) -> None:
         chosen = self.query_one(OutcomeStream).filter
         self.kernelarc.keep("events", not chosen.everything)
@@ -228,7 +239,7 @@ class Live(CampaignScreen):
             if row is not None and row.number:
                 self.open_candidate(row.number)
             elif row is not None:
-                self.kernelarc.say(row.text, seconds=15)
+                self.tell_row(row)
         elif isinstance(event.rows, AgentsTable):
             self.action_open_agent()
         elif isinstance(event.rows, MemoryPanel) and event.rows.selected is not None:

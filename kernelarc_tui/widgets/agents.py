@@ -16,6 +16,7 @@ from kernelarc_tui.view import View, doing, label_of, style_of
 from kernelarc_tui.widgets.row_list import RowList
 
 TIMED = (AgentState.PROPOSING, AgentState.WAITING_MODEL, AgentState.WAITING_DEVICE, AgentState.COMPILING)
+_STOPPED = {StopReason.CANDIDATES: "budget", StopReason.USER: "by user"}
 WRITING = (AgentState.PROPOSING, AgentState.WAITING_MODEL)
 _SHORT: dict[str, str] = {  # beside seconds in a narrow column
     AgentState.PROPOSING: "propose",
@@ -55,7 +56,7 @@ def _state(view: View, agent: AgentSummary, width: int) -> Line:
         if tokens and len(text) + len(tokens) <= width:
             text += tokens
     elif agent.stopped is not None and len(text) > width:
-        text = f"■ {'budget' if agent.stopped is StopReason.CANDIDATES else agent.stopped.value}"
+        text = f"■ {_STOPPED.get(agent.stopped, agent.stopped.value)}"
     return Line().fit(text, width, style)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from engine.records import CampaignState
+from engine.records import CampaignState, StopReason
 from engine.store.summary import Note, Summary
 from kernelarc_tui import fmt
 from kernelarc_tui.glyphs import LEVELS, OUTCOMES, STATES
@@ -52,6 +52,8 @@ def first_line(view: View, tag: str, width: int) -> Line:
 def _progress(view: View, width: int) -> Line:
     summary = view.summary
     sign, word, style = STATES[view.state]
+    if view.state is CampaignState.FINISHED and summary.stop_reason is StopReason.FAULT:
+        sign, word, style = "!", "failed", "error"
     line = Line(f"{sign} ", f"bold {style}")
     if view.state not in (CampaignState.RUNNING, CampaignState.STARTING) or width >= 110:
         line.add(f"{word} ", style)
@@ -83,7 +85,8 @@ def second_line(view: View, width: int) -> Line:
     """The best and who holds it on the left, what needs a person on the right."""
     summary = view.summary
     notes = attention(view)
-    line = _best(summary, width)
+    ended = view.state in (CampaignState.FINISHED, CampaignState.STOPPED)
+    line = Line("nothing was measured", "muted") if ended and summary.best_ms is None else _best(summary, width)
     if notes:
         line.end(_attention(notes, view, width - line.width - 2), width)
     elif width >= 110:

@@ -75,7 +75,7 @@ async def test_stop_asks_and_the_safe_answer_comes_first(engine, show):
         await screen.press("s", "a")
         await screen.until(lambda: engine.commands)
         assert (engine.last.verb, engine.last.agent) == ("stop", "1")
-        await screen.until(lambda: "stopped" in screen.text("#agents"))
+        await screen.until(lambda: "■ by user" in screen.text("#agents"))
         await screen.press("s", "c")
         await screen.until(lambda: len(engine.commands) == 2)
         assert (engine.last.verb, engine.last.agent) == ("stop", None)

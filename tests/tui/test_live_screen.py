@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from engine.records import StopReason
 from kernelarc_tui.widgets.agents import AgentsTable
 from kernelarc_tui.widgets.keyline import KeyLine
 from kernelarc_tui.widgets.memory import MemoryPanel
@@ -246,3 +247,33 @@ async def test_a_new_best_says_how_long_ago_and_not_after_the_end(engine, show):
         await screen.press("s", "c")
         await screen.until(lambda: "■ stopped" in screen.text("#header"))
         await screen.until(lambda: "new best" not in screen.text("#header"))
+
+
+async def test_enter_tells_an_event_and_n_every_note_in_full(engine, show):
+    from engine.store import events as ev
+
+    long = (
+        "the starting solution does not pass on any workload: " + "3 of 3 differ by more than 1e-2, " * 4 + "END"
+    )
+    async with show(engine.folder) as screen:
+        await engine.writer.append(
+            ev.CandidateError(agent="2", reason="fault.judge", detail=long),
+            ev.Attention(code="disk.low", text=f"disk {long}", level="error"),
+        )
+        await screen.until(lambda: "fault.judge" in screen.text("#stream"))
+        await screen.press("2", "g", "enter")
+        await screen.sees("error · agent 2", "END")
+        await screen.press("enter")
+        await screen.until(lambda: "END" not in screen.text())
+        await screen.press("n")
+        await screen.sees("Notes", "END", "agent 3: the model answers 429")
+        await screen.press("q")
+        await screen.until(lambda: "Notes" not in screen.text())
+
+
+async def test_a_campaign_that_failed_before_measuring_says_so(engine, show):
+    from engine.store import events as ev
+
+    async with show(engine.folder) as screen:
+        await engine.writer.append(ev.CampaignEnded(state="finished", reason=StopReason.FAULT, detail="no seed"))
+        await screen.until(lambda: "! failed" in screen.text("#header"))
