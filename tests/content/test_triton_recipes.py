@@ -72,3 +72,12 @@ def test_in_the_interpreter(
     done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "ok" in done.stdout
+
+
+def test_long_sequences_take_two_dense_calls_merged_by_their_log_sum_exps_and_others_one_launch() -> None:
+    script = Path(__file__).with_name("interpret_gathered.py")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=170, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    lines = done.stdout.splitlines()
+    for sequences, dense_calls in ((1, 1), (1, 2), (2, 4), (3, 0), (1, 0)):
+        assert any(line.startswith(f"ok {sequences} {dense_calls} ") for line in lines), done.stdout
