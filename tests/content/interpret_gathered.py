@@ -48,7 +48,7 @@ def dense(
 
 def main() -> int:
     problem = load_problem(folder_of("gqa_paged_prefill_causal_h32_kv4_d128_bf16"))
-    axes = [dict(num_seqs=s, total_q=q, num_kv_indices=k, num_pages=2 * k) for s, q, k in SIZES]
+    axes = [{"num_seqs": s, "total_q": q, "num_kv_indices": k, "num_pages": 2 * k} for s, q, k in SIZES]
     problem = with_fp16(shrunk(problem, {"num_qo_heads": 8, "num_kv_heads": 2, "head_dim": 32}, axes))
     recipe = next(r for r in load_recipes(load_skills())[0] if r.name == "gathered-sdpa")
     fit = match(recipe, traced(problem, H200))
