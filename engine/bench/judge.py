@@ -33,7 +33,7 @@ from engine.bench.judge_compare import judge_call, probe
 from engine.bench.judge_memory import Side, poison_of, strided
 from engine.bench.layout import workload_spec
 from engine.bench.reasons import asks_for_cuda
-from engine.bench.refill import off_default, refilled
+from engine.bench.refill import Pool, off_default, refilled
 from engine.bench.unlisted import UUID
 from engine.errors import BadInput, Fault
 from engine.problems.axes import resolve_axes, shape_of
@@ -80,6 +80,7 @@ class Judge:
         self._module: Any = None
         self._sets: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
         self._set_bytes = 0
+        self._pool = Pool()
 
     def attach(self, input_fd: int, output_fd: int, request: jw.Attach) -> None:
         side = self.sides[request.side] = Side(input_fd, output_fd, request)
@@ -97,7 +98,8 @@ class Judge:
                 raise foreign_fault("the reference cannot be imported", error, self.definition.reference) from None
         return self._module
 
-    def base_set(self, workload: int, seed: int) -> list[Any]:
+    def base_set(self, workload: int, seed: int, *, fresh: bool = False) -> list[Any]:
+        """``fresh``: nothing of it is used again or was used before (for calls that take it as it is)."""
         key = (workload, seed)
         if key in self._sets:
             self._sets.move_to_end(key)
@@ -105,6 +107,7 @@ class Judge:
         entrypoint = None
         if self.definition.custom_inputs_entrypoint:
             entrypoint = getattr(self.module, self.definition.custom_inputs_entrypoint, None)
+        given = {} if fresh or self.tells_seeds else self._pool.take(workload)
         try:
             values = make_inputs(
                 self.definition,
@@ -114,6 +117,7 @@ class Judge:
                 seed,
                 root=self.problem.root,
                 entrypoint=entrypoint,
+                given=given,
             )
         except Fault as fault:
             raise JudgeFault(fault.reason, fault.detail) from None
@@ -124,6 +128,9 @@ class Judge:
         self._check_shapes(workload, values)
         if self.problem.workloads[workload].uuid == UUID and not self.tells_seeds:
             values = self._unpublished(workload, values, seed)
+        if not given and not fresh:
+            named = zip(values, self.specs[workload].inputs, strict=True)
+            self._pool.keep(workload, {item.name: value for value, item in named if item.blends})
         self._remember(key, values)
         return values
 
@@ -175,7 +182,7 @@ class Judge:
 
     def inputs_of(self, workload: int, call: jw.Inputs) -> list[Any]:
         """The call's inputs as tensors of their own, so that a reference may write into them."""
-        values = self.base_set(workload, call.seed)
+        values = self.base_set(workload, call.seed, fresh=not call.shift)
         return [self._input_of(workload, index, value, call) for index, value in enumerate(values)]
 
     def _input_of(self, workload: int, index: int, value: Any, call: jw.Inputs) -> Any:
@@ -209,7 +216,7 @@ class Judge:
             return jw.Filled(scalars=[self._scalars(request.workload, call.seed) for call in request.calls])
         scalars: list[list[bool | int | float]] = []
         for call in request.calls:
-            values = self.base_set(request.workload, call.seed)
+            values = self.base_set(request.workload, call.seed, fresh=not call.shift)
             for index, (value, item) in enumerate(zip(values, spec.inputs, strict=True)):
                 if not item.nbytes:
                     continue

@@ -45,8 +45,11 @@ def make_inputs(
     *,
     root: str | Path | None = None,
     entrypoint: CustomInputs | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> list[Any]:
     """One set of inputs in definition order: tensors on ``device``, Python numbers for scalars.
+
+    ``given``: random inputs that need not be drawn, by name.
 
     ``axes`` is ``resolve_axes``'s answer, ``root`` the problem's folder (for safetensors), ``entrypoint`` the
     custom input function if the caller has loaded the reference already. Without it a custom workload executes
@@ -67,6 +70,8 @@ def make_inputs(
         elif isinstance(source, CustomInput):
             value = custom[name]
             values.append(value.to(place) if isinstance(value, torch.Tensor) else value)
+        elif given and name in given:
+            values.append(given[name])
         else:
             values.append(_random_input(definition, name, spec, axes, place, seed))
     return values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.bench.refill import blend_of, off_default, refilled
+from engine.bench.refill import Pool, blend_of, off_default, refilled
 
 DRAW = torch.randn(64, 96, generator=torch.Generator().manual_seed(7))
 
@@ -49,3 +49,12 @@ def test_a_norms_weights_are_not_all_ones_where_nothing_is_published() -> None:
     moved = off_default(ones, "norm weight", 3)
     assert 0.1 < float((moved - ones).std()) < 0.4 and torch.equal(moved, off_default(ones, "norm weight", 3))
     assert off_default(ones, None, 3) is ones and off_default(2.0, "given", 3) == 2.0
+
+
+def test_only_large_draws_are_used_again_and_not_for_ever() -> None:
+    pool = Pool()
+    pool.keep(0, {"x": DRAW})
+    assert pool.take(0) == {}
+    large = {"weight": torch.empty(1 << 24, dtype=torch.float32)}
+    pool.keep(1, large)
+    assert pool.take(0) == {} and all(pool.take(1) is large for _ in range(8)) and pool.take(1) == {}
