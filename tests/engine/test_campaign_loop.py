@@ -7,7 +7,9 @@ import asyncio
 import pytest
 from stub_proposer import ProposerError, in_order, slowly_better
 
+from engine.guard import guard
 from engine.guard.stop import split_budget
+from engine.profile.sanitize import Sanitized
 from engine.proposers.base import UnusableReply
 from engine.records import CampaignState, Mode, StopReason
 from engine.store import events as ev
@@ -57,6 +59,25 @@ async def test_no_gain_is_kept_that_is_smaller_than_the_new_kernels_own_noise(la
     told = [(e.outcome, e.reason) for e in campaign.events(ev.Verdict)]
     assert told == [("ACCEPT", "keep.unconfirmed"), ("KEEP", ""), ("ACCEPT", "keep.near-best")]
     assert summary.noise_of == {2: 0.3}
+
+
+async def test_a_keep_whose_kernels_write_out_of_bounds_is_none(lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    async def sanitized(problem, solution, device) -> Sanitized:
+        looked.append(solution.entry_source)
+        stray = Sanitized(reason="wrong.memory-access", detail="memcheck: 1 errors", evidence={"sanitizer": 1})
+        return stray if "stray" in solution.entry_source else Sanitized(notes=["memcheck: nothing found"])
+
+    monkeypatch.setattr(guard, "wants_sanitizer", lambda solution, device: True)
+    monkeypatch.setattr(guard, "sanitize", sanitized)
+    campaign = lab(in_order(["ms=0.5 stray", "ms=0.6", "ms=0.9"]), candidates=3)
+    await campaign.run()
+    told = [(e.outcome, e.reason) for e in campaign.events(ev.Verdict)]
+    assert told == [("REVERT", "wrong.memory-access"), ("KEEP", ""), ("REVERT", "keep.slower")]
+    assert len(looked) == 2, "only what would be kept is looked through"
+    with campaign.reader() as reader:
+        assert "memcheck: nothing found" in reader.evaluation(2).notes
 
 
 async def test_a_keep_says_which_workloads_it_slowed_down(lab) -> None:
