@@ -134,7 +134,7 @@ class Live(CampaignScreen):
             "plot": f"best so far, ms{scale}" if not over else f"best ms{over}{scale}",
             "stream": f"outcomes · {stream.filter.words}" if stream.filter.words else "outcomes",
             "agents": self.query_one(AgentsTable).heading(self.query_one(AgentsTable).row_width),
-            "memory": f"memory · {view.summary.wins} wins · {view.summary.traps} traps",
+            "memory": f"memory · {_counted(view.summary.wins, 'win')} · {_counted(view.summary.traps, 'trap')}",
         }
         for name, text in titles.items():
             retitle(self.query_one(f"#{name}"), text)
@@ -246,6 +246,10 @@ class Live(CampaignScreen):
             from kernelarc_tui.screens.memory import MemoryScreen
 
             self.app.push_screen(MemoryScreen(event.rows.selected.id))
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def parse_filter(text: str, view: View, *, everything: bool = False) -> FeedFilter:

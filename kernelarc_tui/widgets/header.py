@@ -68,7 +68,7 @@ def _progress(view: View, width: int) -> Line:
         line.add(f"/{summary.budget}", "muted")
     line.add(" candidates" if width >= 78 else " cand.", "muted")
     if summary.errors and width >= 110:
-        line.add("  ").add(f"{summary.errors} errors", "verdict-error")
+        line.add("  ").add(f"{summary.errors} error{'s' if summary.errors != 1 else ''}", "verdict-error")
     if summary.cost_usd or summary.max_cost_usd or summary.tokens:
         near = bool(summary.max_cost_usd) and summary.cost_usd >= 0.9 * (summary.max_cost_usd or 0)
         line.add("  ").add(
