@@ -6,9 +6,10 @@ several keys arrive in one piece, and without this the letters of a hint would b
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
-from textual import events, on
+from textual import events
 from textual.app import App
 from textual.dom import DOMNode
 from textual.timer import Timer
@@ -16,6 +17,7 @@ from textual.worker import Worker
 
 ASK = "ask"  # the group of workers that open a dialog
 _AT_MOST_S = 2.0
+_LOOK_S = 0.05
 
 
 class TypeAheadApp(App[str]):
@@ -25,6 +27,7 @@ class TypeAheadApp(App[str]):
         super().__init__(ansi_color=ansi_color)
         self._held: list[events.Key] | None = None
         self._asking: set[Worker[object]] = set()
+        self._held_since = 0.0
         self._hold_timer: Timer | None = None
 
     async def run_action(
@@ -47,17 +50,18 @@ class TypeAheadApp(App[str]):
             return
         await super().on_event(event)
 
-    @on(Worker.StateChanged)
-    def _asked(self, event: Worker.StateChanged) -> None:
-        """A worker that ended without a dialog (it was refused) holds nothing any more."""
-        if event.worker.group == ASK and event.worker.is_finished:
-            self.release_keys()
-
     def hold_keys(self) -> None:
         """Keep keys until a dialog takes them, for a short while at most."""
         if self._held is None:
             self._held = []
-            self._hold_timer = self.set_timer(_AT_MOST_S, self.release_keys)
+            self._held_since = time.monotonic()
+            self._hold_timer = self.set_interval(_LOOK_S, self._still_asking)
+
+    def _still_asking(self) -> None:
+        """A worker that ended without a dialog (it was refused) holds nothing any more."""
+        going = not self._asking or any(not worker.is_finished for worker in self._asking)
+        if not going or time.monotonic() - self._held_since > _AT_MOST_S:
+            self.release_keys()
 
     def release_keys(self) -> None:
         """Hand the held keys, in the order in which they were typed, to what has the focus now."""

@@ -283,4 +283,4 @@ async def test_several_keys_at_once_are_several_controls(engine, show):
 async def test_a_refused_dialog_holds_no_keys(campaign, show):
     async with show(campaign, read_only=True) as screen:
         _typed_at_once(screen, "sm")
-        await screen.sees("wins and traps")
+        await screen.sees("wins and traps", timeout_s=1.5)  # sooner than keys are let go by themselves
