@@ -19,8 +19,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
+from engine.bench.confine import may_change_user
+from engine.bench.machine import total_memory
+
 COMPILED = (".cu", ".cpp", ".cc", ".cxx", ".c")
-_MEMORY = 24 << 30  # address space; nvcc's passes reserve more than they use
+_MEMORY = min(24 << 30, max(8 << 30, total_memory() * 3 // 4))  # address space: nvcc reserves more than it uses
+_PROCESSES = 512
+_UID = 60999  # whom compilers run as where we may choose: sources may include what they can read
 _FILE = 512 << 20
 _SAID = 16 << 10
 
@@ -29,6 +34,7 @@ def main() -> NoReturn:
     folder = Path(sys.argv[1])
     plan = json.loads((folder / "plan.json").read_text())
     _limit()
+    _drop(folder)
     os.environ["TORCH_CUDA_ARCH_LIST"] = plan["arch"]
     os.environ["MAX_JOBS"] = str(plan["jobs"])
     sources = [f for f in sorted((folder / "src").iterdir()) if f.suffix in COMPILED]
@@ -45,6 +51,17 @@ def _limit() -> None:
     """Of each compiler process: a source may try to fill the machine's memory or disk."""
     for kind, value in ((resource.RLIMIT_AS, _MEMORY), (resource.RLIMIT_FSIZE, _FILE), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(kind, (value, value))
+
+
+def _drop(folder: Path) -> None:
+    if not may_change_user(_UID):
+        return
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, _UID, _UID, follow_symlinks=False)
+    resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
+    os.setgroups([])
+    os.setresgid(_UID, _UID, _UID)
+    os.setresuid(_UID, _UID, _UID)
 
 
 def _run(argv: list[str]) -> None:

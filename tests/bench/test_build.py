@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -124,3 +125,25 @@ def test_a_plain_c_entry_is_recognised_and_writes_into_its_outputs(problem: Prob
     )
     assert check(returning, problem).reason == "gate.language"
     assert solution_from_cpp(GOOD, problem, name="bound", path="kernel.cpp").spec.binding == "torch"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+async def test_a_greedy_source_ends_as_a_compile_error(problem: Problem, tmp_path: Path) -> None:
+    """Neither a flood of errors nor a file that only root can read comes out of a compiler."""
+    flood = "#define A(x) x x x x x x x x\n" + "A(A(A(A(A(A(error)))))) " * 4
+    shadow = '#include "/etc/shadow"\n'
+    bench = ProcessBench(problem, "cpu", tmp_path / "scratch")
+    try:
+        answers = [await bench.evaluate(plain_source(problem, text), QUICK) for text in (flood, shadow)]
+    finally:
+        await bench.close()
+    assert [answer.reason for answer in answers] == ["compile.failed"] * 2
+    assert all(len(answer.detail) < 2500 for answer in answers)
+    assert not re.search(r"root:[*$!x]", answers[1].detail)
+    assert not list((tmp_path / "scratch").glob("build-*"))
+
+
+def plain_source(problem: Problem, text: str) -> Solution:
+    return solution_from_cpp(
+        f'{text}\nextern "C" int run(void) {{ return 0; }}', problem, name="greedy", path="kernel.cpp"
+    )
