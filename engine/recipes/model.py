@@ -76,6 +76,7 @@ class RecipeFile(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forb
     parameters: dict[str, Parameter] = {}
     restrictions: tuple[Restriction, ...] = ()
     points: tuple[dict[str, Value], ...] = ()  # worth trying first, in this order
+    order: str = ""  # over parameters and facts: points for which it is smaller come before the others
     returns: bool = False  # the template's ``run`` returns its outputs instead of writing into given ones
     ld_flags: tuple[str, ...] = ()  # further libraries of a C++ recipe
     cost: int = 1  # relative expense of one try: compile time mostly; cheap recipes go first

@@ -39,12 +39,17 @@ def violation(recipe: RecipeFile, point: Parameters, facts: dict[str, Any]) -> s
 
 
 def starting_points(recipe: RecipeFile, facts: dict[str, Any]) -> list[dict[str, Value]]:
-    """The declared points that are legal here, then the defaults; without duplicates, in order."""
+    """The declared points that are legal here in the recipe's order, then the defaults; without duplicates."""
     found: list[dict[str, Value]] = []
-    for chosen in (*recipe.points, {}):
+    for chosen in recipe.points:
         point = complete(recipe, chosen, facts)
         if point not in found and violation(recipe, point, facts) is None:
             found.append(point)
+    if recipe.order:
+        found.sort(key=lambda point: float(evaluate(recipe.order, point, facts)))
+    default = complete(recipe, {}, facts)
+    if default not in found and violation(recipe, default, facts) is None:
+        found.append(default)
     return found
 
 

@@ -17,18 +17,25 @@ EXPLORE = 0.25
 EXPENSIVE = 5
 CHEAP_TRIES = 6
 """An agent's first tries are cheap ones: what compiles for long waits until as many were measured."""
+WRAPPERS_AFTER, WRAPPERS_IF_NOTHING_WON = 8, 4
+"""Wrappers around the reference wait for as many tries of an agent while anything was made for the problem: they
+rarely gain much, and a short campaign has only a few tries. If nothing was kept, they wait for fewer."""
 HOPELESS = 2
 """Failures without one correct candidate after which a recipe comes last."""
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """One recipe that fits the problem. ``cost`` is the expense of a try; ``free``: of use under any strategy."""
+    """One recipe that fits the problem. ``cost`` is the expense of a try; ``free``: of use under any strategy.
+
+    A ``wrapper`` runs the reference itself, in another setting.
+    """
 
     name: str
     skill: str
     family: str
     cost: int
     free: bool = False
+    wrapper: bool = False
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +65,8 @@ def ordered(
 ) -> list[Option]:
     """The recipes in the order in which to look for a point that was not tried yet.
 
-    The chosen strategy's recipes come first, then the others; expensive ones not among the very first tries.
+    The chosen strategy's recipes come first, then the others; expensive ones not among the very first tries, and
+    wrappers of the reference not before recipes made for the problem had theirs.
     Among them: in a draft line the line's recipe, a new draft leaves the last family; a refinement stays with the
     fastest recipe, but for a quarter of the time; untried recipes come before known ones, cheap before expensive,
     those that won elsewhere before the rest, and those that failed without ever being right last.
@@ -70,8 +78,9 @@ def ordered(
     line = last is not None and last.mode is Mode.DRAFT and mode is Mode.DRAFT
     shifted = _rotated(options, ordinal)
     place = {option.name: index for index, option in enumerate(shifted)}
+    waiting = _wrappers_wait(options, history)
 
-    def rank(option: Option) -> tuple[bool, bool, bool, bool, bool, bool, bool, int, float, int]:
+    def rank(option: Option) -> tuple[bool, bool, bool, bool, bool, bool, bool, bool, int, float, int]:
         record = records[option.name]
         was_last = last is not None and last.parameters.get(RECIPE) == option.name
         leaving = mode is Mode.DRAFT and not line and last is not None and option.family == last.family
@@ -79,8 +88,9 @@ def ordered(
             (record.tries >= HOPELESS and not record.correct) or _trapped(option, record, traps),
             option.cost >= EXPENSIVE and len(history) < CHEAP_TRIES,
             leaving,
+            option.wrapper and waiting,
             not (line and was_last),
-            option.skill != strategy and not option.free,
+            option.skill != strategy and not option.free and not (option.wrapper and explore and not record.tries),
             record.tries > 0,
             not (mode is Mode.REFINE and not explore and option.name == fastest),
             option.cost - (1 if _won(option, wins) else 0),
@@ -89,6 +99,13 @@ def ordered(
         )
 
     return sorted(shifted, key=rank)
+
+
+def _wrappers_wait(options: Sequence[Option], history: Sequence[PastCandidate]) -> bool:
+    if all(option.wrapper for option in options):
+        return False
+    won = any(past.outcome is Outcome.KEEP for past in history)
+    return len(history) < (WRAPPERS_AFTER if won else WRAPPERS_IF_NOTHING_WON)
 
 
 def _rotated(options: Sequence[Option], ordinal: int) -> list[Option]:

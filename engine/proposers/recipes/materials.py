@@ -20,6 +20,8 @@ from engine.store.reader import StoreReader
 from engine.text import one_line
 
 DISPATCH, DISPATCH_SKILL = "dispatch", "algorithmic-restructuring"
+WRAPPER = "reference"
+"""The rule that fits everything: such recipes run the reference itself, in another setting."""
 DISPATCH_GAIN = 1.02
 """A dispatch is tried if the measured shapes promise at least 2 % over the best single candidate."""
 DISPATCH_EVERY = 5
@@ -52,7 +54,14 @@ class Material:
     @property
     def option(self) -> Option:
         file = self.file
-        return Option(name=file.name, skill=self.skill, family=file.family, cost=file.cost, free=self.free)
+        return Option(
+            name=file.name,
+            skill=self.skill,
+            family=file.family,
+            cost=file.cost,
+            free=self.free,
+            wrapper=file.rule == WRAPPER,
+        )
 
 
 def of_fit(fit: Fit) -> Material:

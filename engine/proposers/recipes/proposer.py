@@ -14,6 +14,7 @@ from engine.problems.solution import Solution, solution_sha
 from engine.proposers.base import Context, Exhausted, LiveSink, NotYet, Proposal, UnusableReply
 from engine.proposers.recipes.choice import RECIPE, ordered
 from engine.proposers.recipes.materials import (
+    WRAPPER,
     BrokenRecipe,
     Material,
     measured_candidates,
@@ -49,9 +50,15 @@ class RecipeProposer:
         self._session = session
 
     async def strategies(self, eligible: Sequence[str]) -> tuple[str, ...]:
-        """Those of ``eligible`` that carry a recipe for this problem."""
-        skills = {fit.recipe.skill for fit in (await self._recipes()).values()}
-        return tuple(name for name in eligible if name in skills)
+        """Those of ``eligible`` that carry a recipe for this problem.
+
+        Those that can only wrap the reference are left out if others carry recipes made for it: their wrappers
+        still have their turn, see :func:`ordered`.
+        """
+        fits = (await self._recipes()).values()
+        skills = {fit.recipe.skill for fit in fits}
+        made = {fit.recipe.skill for fit in fits if fit.recipe.file.rule != WRAPPER}
+        return tuple(n for n in eligible if n in made) or tuple(n for n in eligible if n in skills)
 
     async def propose(self, context: Context, live: LiveSink) -> Proposal | UnusableReply:
         """The first new point of the first recipe that has one.
