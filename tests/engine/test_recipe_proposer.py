@@ -393,3 +393,33 @@ def test_a_fitted_recipe_computes_what_the_reference_does(bundled: Problem, fits
     spaces["candidate"]["run"](*inputs, *given)
     for one, other in zip(wanted, given, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_dispatch_is_tried_as_soon_as_two_win_on_different_shapes_and_again_when_it_promises_more(
+    bundled: Problem, fits: dict[str, Fit]
+) -> None:
+    from engine.recipes.dispatch import Measured
+
+    history, taken = history_of(bundled, fits, 2)
+    names = [w.uuid for w in bundled.workloads]
+
+    def measured(number: int, first: float, others: float) -> Measured:
+        solution = proposal_for(context(bundled, position=number), fits).solution
+        source = msgspec.structs.replace(solution.sources[0], content=f"# {number}\n{solution.entry_source}")
+        solution = msgspec.structs.replace(solution, sources=[source])
+        times = dict.fromkeys(names, others) | {names[0]: first}
+        return Measured(label=f"#{number}", solution=solution, latencies_ms=times)
+
+    def family(known: tuple[PastCandidate, ...], *measurements: Measured) -> str:
+        position = len(known) + 1
+        now = context(bundled, position=position, history=known, taken=taken)
+        return proposal_for(now, fits, measurements).family
+
+    one, two = measured(1, 1.0, 2.0), measured(2, 4.0, 1.0)
+    assert family(history, one) != "dispatch"
+    assert family(history, one, two) == "dispatch", "the very next proposal"
+    done = msgspec.structs.replace(history[-1], family="dispatch", position=3, number=3, latency_ms=1.0)
+    later = tuple(msgspec.structs.replace(history[0], number=n, position=n) for n in (4, 5, 6))
+    assert family((*history, done), one, two) != "dispatch", "just tried"
+    assert family((*history, done, *later), one, two) != "dispatch", "promises no more than the last one gave"
+    assert family((*history, done, *later), one, two, measured(7, 0.5, 4.0)) == "dispatch"

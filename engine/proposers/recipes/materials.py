@@ -24,7 +24,7 @@ WRAPPER = "reference"
 """The rule that fits everything: such recipes run the reference itself, in another setting."""
 DISPATCH_GAIN = 1.02
 """A dispatch is tried if the measured shapes promise at least 2 % over the best single candidate."""
-DISPATCH_EVERY = 5
+DISPATCH_EVERY = 3
 """Positions between two tries of a dispatch: the winners change, but not that fast."""
 MOST_MEASURED = 24
 
@@ -111,7 +111,12 @@ def to_dispatch(context: Context, measured: Sequence[Measured]) -> list[Material
     if any(past.family == DISPATCH for past in context.history[-DISPATCH_EVERY:]):
         return []
     composed = compose(context.problem, measured)
-    if composed is None or composed.best_single_ms < composed.predicted_ms * DISPATCH_GAIN:
+    if composed is None:
+        return []
+    # An earlier dispatch is not among what can be combined, but it may be what there is to beat.
+    tried = [p.latency_ms for p in context.history if p.family == DISPATCH and p.latency_ms is not None]
+    tried += [s.latency_ms for s in context.siblings if s.family == DISPATCH and s.latency_ms is not None]
+    if min([composed.best_single_ms, *tried]) < composed.predicted_ms * DISPATCH_GAIN:
         return []
     file = RecipeFile(
         name=f"{DISPATCH}-{solution_sha(composed.solution)[:8]}",
