@@ -26,8 +26,10 @@ from engine.problems.solution import (
     python_solution,
 )
 from engine.problems.validate import nearest
+from engine.text import one_line
 
 HARDWARE = ("B200", "LOCAL")
+NAME_LIMIT = 200  # characters of a solution's and its author's name
 CPP_SUFFIXES = (".cu", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".cuh")
 _CPP_SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
 MAX_SOURCE_BYTES = 8 * 1024 * 1024
@@ -108,6 +110,9 @@ def solution_from_json(data: bytes, where: str = "solution.json", folder: Path |
         solution = msgspec.convert(raw, Solution)
     except msgspec.ValidationError as error:
         raise BadInput(str(error).replace("`", ""), where=where, fix="see docs/formats.md") from None
+    # Whoever wrote the file chose these words; they go to screens, logs and file names.
+    words = {"name": one_line(solution.name, NAME_LIMIT), "author": one_line(solution.author, NAME_LIMIT)}
+    solution = msgspec.structs.replace(solution, **words)
     errors = solution_errors(solution, where)
     if errors:
         raise errors[0]
@@ -202,6 +207,10 @@ def _bare_source(file: Path) -> str:
 
 
 def _bare_name(file: Path) -> str:
+    return one_line(_plain_name(file), NAME_LIMIT)
+
+
+def _plain_name(file: Path) -> str:
     """``solution.py`` says little: the folder's name is then the better one."""
     generic = file.stem in ("solution", "kernel", "run", "main")
     return file.resolve().parent.name if generic and file.resolve().parent.name else file.stem

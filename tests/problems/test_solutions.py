@@ -267,3 +267,17 @@ def test_one_document_for_both_benchmarks(languages: list[str], path: str, word:
     assert document["spec"]["target_hardware"] == ["LOCAL"] and document["spec"]["binding"] in (None, "torch")
     assert document["spec"]["entry_point"].count("::") == 1
     assert solution_from_json(solution_json(solution)) == solution, "and ours reads it back unchanged"
+
+
+def test_names_are_words_for_a_screen() -> None:
+    """Control sequences, keys and endless names end at the door: whatever shows a solution shows its name."""
+    raw = {
+        "name": "evil\x1b[2J\x1b]0;own\x07 sk-canary-0123456789abcdef\u202e" + "A" * 5000,
+        "definition": "d",
+        "author": "\x1b[31mx\ny",
+        "spec": {"languages": ["pytorch"], "target_hardware": ["LOCAL"], "entry_point": "k.py::run"},
+        "sources": [{"path": "k.py", "content": "def run(): pass"}],
+    }
+    solution = solution_from_json(json.dumps(raw).encode())
+    assert solution.name.startswith("evil [redacted]A") and len(solution.name) <= 200
+    assert solution.author == "x y" and solution.name.isprintable()
