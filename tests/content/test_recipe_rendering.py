@@ -69,3 +69,16 @@ def test_rendering_is_a_function_of_the_point(subjects: dict[str, Subject], reci
     assert len(sources) == len(starting_points(fit.recipe.file, fit.facts))
     again = Fit(fit.recipe, fit.subject, fit.facts)
     assert {render(again, p).entry_source for p in starting_points(fit.recipe.file, fit.facts)} == sources
+
+
+def test_loads_whose_places_are_known_come_first_and_the_others_stay_behind_what_they_need() -> None:
+    from engine.recipes.rules.rowwise import loads_first
+
+    lines = [
+        "_x1 = tl.load(a_ptr + (row * COLS + col), mask=row_ok & col_ok, other=0.0)",
+        "_r2 = tl.sum(_x1, 1, keep_dims=True)",
+        "_x3 = tl.load(w_ptr + col, mask=col_ok, other=0.0)",
+        "_x4 = tl.load(b_ptr + _x1, mask=row_ok, other=0.0)",
+        "tl.store(out_ptr + col, _x3 * _r2 + _x4)",
+    ]
+    assert loads_first(lines) == [lines[0], lines[2], lines[1], lines[3], lines[4]]

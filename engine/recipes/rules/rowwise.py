@@ -14,6 +14,8 @@ from engine.recipes.rules.facts import arguments, common, texts_of
 from engine.recipes.sizes import product
 from engine.recipes.subject import Subject, axis_lines
 
+_LOAD = re.compile(r"_x\d+ = tl\.load\(")
+_COMPUTED = re.compile(r"\b_[xvr]\d+")
 _TEMPORARY = re.compile(r"\b(_t\d+)\b")
 
 
@@ -51,6 +53,7 @@ def rows_triton(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
     return common(subject) | {
         "programs": [_described(p, i) for i, p in enumerate(programs)],
         "kernel": kernel,
+        "early": loads_first,
         "split": lambda index, wide, online: spell_split(programs[index], Style(wide=wide, int64=int64), online),
         "parts": lambda index: parts(programs[index]),
         "arguments": lambda index, code: arguments(subject, code, f"_p{index}"),
@@ -66,6 +69,15 @@ def rows_triton(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
         "least_rows": min(min(p.domain.rows.values) for p in programs),
         "columns_pow2": 1 << (max(max(p.domain.cols.values) for p in programs) - 1).bit_length(),
     }
+
+
+def loads_first(lines: list[str]) -> list[str]:
+    """Statements in an order that issues the loads whose places are known from the start before anything waits.
+
+    The compiler cannot move a load over a store, and does not move one over a reduction.
+    """
+    free = [line for line in lines if _LOAD.match(line) and not _COMPUTED.search(line.partition("=")[2])]
+    return free + [line for line in lines if line not in free]
 
 
 def _dtypes(programs: tuple[Program, ...]) -> set[str]:
