@@ -140,7 +140,7 @@ def guard_writer() -> None:
 
 
 def handle_signals(app: KernelArcApp) -> None:
-    """TERM, HUP and QUIT leave a clean terminal: the app exits as if asked to.
+    """TERM, HUP, QUIT and INT leave a clean terminal: the app exits as if asked to.
 
     The handlers are Python's own, not the event loop's: a terminal that takes no output blocks the loop, and only
     a handler that runs in between can then start the last resort.
@@ -159,6 +159,6 @@ def handle_signals(app: KernelArcApp) -> None:
         last_resort.start()
         loop.call_soon_threadsafe(app.leave_on_signal)
 
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT):
         with contextlib.suppress(ValueError):  # not the main thread
             signal.signal(number, leave)
