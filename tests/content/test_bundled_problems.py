@@ -79,3 +79,13 @@ def test_the_reference_runs_on_a_cpu_and_zeros_or_means_do_not_pass(name: str, t
                 continue
             close = (guess - expected).abs() <= tolerance.max_atol + tolerance.max_rtol * expected.abs()
             assert close.double().mean() < tolerance.required_matched_ratio - 0.05
+
+
+@pytest.mark.parametrize("path", sorted(p for task in TASKS for p in task.glob("seeds/*")), ids=lambda p: p.name)
+def test_a_seed_to_start_from_passes_the_gate(path: Path, tasks: dict[str, Problem]) -> None:
+    from engine.guard.gate import check
+    from engine.problems.solution_io import load_solution
+
+    problem = tasks[path.parent.parent.name]
+    result = check(load_solution(path, problem), problem)
+    assert result.ok, result.detail

@@ -18,13 +18,20 @@ from engine.problems.library import find_problem
 from engine.problems.model import Problem
 from engine.problems.solution import solution_sha
 from engine.proposers.base import Context, Exhausted, Incumbent, MemoryEntry, PastCandidate
-from engine.proposers.recipes.choice import CHEAP_TRIES, RECIPE, Option, ordered
+from engine.proposers.recipes.choice import (
+    CHEAP_TRIES,
+    RECIPE,
+    WRAPPERS_AFTER,
+    WRAPPERS_IF_NOTHING_WON,
+    Option,
+    ordered,
+)
 from engine.proposers.recipes.proposer import fitting, proposal_for
 from engine.proposers.recipes.search import Observed, neighbours, points
 from engine.proposers.recipes.tunables import tunables_of, with_values
 from engine.recipes.match import Fit
 from engine.recipes.model import Parameter, RecipeFile, Restriction
-from engine.recipes.space import every_point, violation
+from engine.recipes.space import every_point, starting_points, violation
 from engine.records import Mode, Outcome
 from engine.skills import load_skills
 
@@ -230,6 +237,30 @@ def test_the_order_of_recipes() -> None:
     both = [tried("a", 0.9), tried("b", 0.5)]
     assert order(both)[0] == "b", "refinement stays with the fastest"
     assert order(both, mode=Mode.DRAFT)[0] != "b", "a draft leaves it"
+
+
+def test_wrappers_of_the_reference_wait_for_what_was_made_for_the_problem() -> None:
+    wrapper = Option(name="w", skill="s2", family="fw", cost=1, wrapper=True)
+
+    def first(options: list[Option], history: list[PastCandidate], mode: Mode = Mode.REFINE) -> str:
+        found = ordered(options, history, strategy="s2", mode=mode, ordinal=0, rng=random.Random(5))
+        return found[0].name
+
+    both = [OPTIONS[0], wrapper]
+    kept = msgspec.structs.replace(tried("a", 0.9), outcome=Outcome.KEEP)
+    assert first(both, []) == "a", "although the chosen strategy has only the wrapper"
+    assert first([wrapper], []) == "w", "nothing else fits"
+    assert first(both, [tried("a", 0.9)] * WRAPPERS_IF_NOTHING_WON) == "w"
+    assert first(both, [kept] * (WRAPPERS_AFTER - 1)) == "a" and first(both, [kept] * WRAPPERS_AFTER) == "w"
+    assert first(both, [kept], Mode.DRAFT) == "w", "a draft leaves the family"
+
+
+def test_declared_points_come_in_the_order_that_suits_the_problem() -> None:
+    ordered_space = msgspec.structs.replace(
+        SPACE, points=({"block": 64}, {"block": 256}, {"block": 512}), order="(block - f.best) | abs"
+    )
+    first = [point["block"] for point in starting_points(ordered_space, {"best": 500})]
+    assert first == [512, 256, 64], "the defaults last, and only once"
 
 
 def test_the_search_covers_a_space_without_repeats_and_within_its_rules() -> None:
