@@ -28,6 +28,8 @@ from engine.problems.model import Problem, SafetensorsInput, ScalarInput
 from engine.problems.solution import python_solution
 from engine.records import Evaluation
 
+from .conftest import make_problem
+
 MS = 1_000_000
 
 
@@ -176,6 +178,14 @@ def test_every_end_has_one_reason(report: wire.Report, reason: str) -> None:
 def test_faults_are_errors() -> None:
     assert verdict_of("needs.cuda") == verdict_of("fault.reference") == "ERROR"
     assert verdict_of("gate.forbidden-import") == "REJECT" and status_of("fault.reference") == "INVALID_REFERENCE"
+
+
+@pytest.mark.parametrize(
+    ("listed", "made"), [((512, 1024), 768), ((16, 48), 32), ((1, 2), None), ((3, 9), 6), ((128, 256, 384), 192)]
+)
+def test_an_unlisted_size_is_found_between_the_listed_ones(listed: tuple[int, ...], made: int | None) -> None:
+    found = unlisted_workload(make_problem(listed))
+    assert found is not None and found.axes["rows"] == (made if made is not None else listed[0])
 
 
 def test_the_unlisted_workload_moves_axes_and_scalars(problem: Problem) -> None:

@@ -14,7 +14,7 @@ from engine.bench import seccomp
 from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench
 from engine.bench.probe import _tries, probe_layers
-from engine.bench.sandbox import Sandbox, environment, readable_prefixes
+from engine.bench.sandbox import Sandbox, environment, hidden_paths, readable_prefixes, why_missing
 from engine.bench.session import Session
 from engine.problems.model import Problem
 from engine.problems.solution import Solution
@@ -89,3 +89,14 @@ def test_python_can_be_found_in_the_sandbox() -> None:
 def test_the_filter_is_whole_instructions(machine: str) -> None:
     code = seccomp.build_filter(machine)
     assert len(code) % 8 == 0 and len(code) // 8 < 4096
+
+
+def test_packages_that_only_a_variable_shows_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "onlyhere").mkdir()
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), "/usr/lib/python3", "/no/such/place")))
+    assert hidden_paths() == [str(tmp_path)]
+    said = why_missing("ModuleNotFoundError: No module named 'onlyhere'")
+    assert str(tmp_path) in said and "PYTHONPATH" in said
+    assert not why_missing("ModuleNotFoundError: No module named 'elsewhere'") and not why_missing("No such file")
+    monkeypatch.delenv("PYTHONPATH")
+    assert not hidden_paths() and not why_missing("No module named 'onlyhere'")
