@@ -113,6 +113,8 @@ async def run_task(
                     "s": round(time.monotonic() - begin, 2),
                 }
             )
+            if not results[-1]["ok"]:
+                print(json.dumps(results[-1]), flush=True)
             for path in glob.glob("/tmp/kernelarc_escape_*"):
                 os.unlink(path)
     finally:
@@ -162,7 +164,7 @@ def main() -> None:
                 run_corpus(args.corpus, rows, gate=not args.no_gate, device=args.device, scratch=Path(folder))
             )
         for result in results:
-            if args.verbose or not result["ok"]:
+            if args.verbose and result["ok"]:
                 print(json.dumps(result))
         if args.json:
             args.json.write_text("\n".join(json.dumps(result) for result in results) + "\n")
