@@ -178,6 +178,27 @@ OPTIONS = [Option(name="a", skill="s1", family="fa", cost=1), Option(name="b", s
            Option(name="c", skill="s2", family="fc", cost=5)]  # fmt: skip
 
 
+def test_agents_that_think_at_the_same_time_propose_different_sources(
+    bundled: Problem, fits: dict[str, Fit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine.proposers.recipes.proposer import RecipeProposer
+
+    session: Any = SimpleNamespace(reader=None, writer=Writer(), sources={})
+    live: Any = SimpleNamespace(state=lambda *words: None)
+
+    async def known(self: RecipeProposer) -> dict[str, Fit]:
+        return fits
+
+    monkeypatch.setattr(RecipeProposer, "_recipes", known)
+
+    async def all_at_once() -> list[str]:
+        asked = [context(bundled, agent=name) for name in "123"]
+        replies = await asyncio.gather(*(RecipeProposer(session).propose(each, live) for each in asked))
+        return [solution_sha(reply.solution) for reply in replies]
+
+    assert len(set(asyncio.run(all_at_once()))) == 3
+
+
 async def test_a_recipe_that_cannot_be_rendered_is_reported_and_passed_over(
     bundled: Problem, fits: dict[str, Fit]
 ) -> None:
@@ -194,7 +215,7 @@ async def test_a_recipe_that_cannot_be_rendered_is_reported_and_passed_over(
     async def note(code: str, text: str) -> None:
         notes.append(f"{code} {text}")
 
-    session: Any = SimpleNamespace(note=note, reader=None)
+    session: Any = SimpleNamespace(note=note, reader=None, writer=Writer(), sources={})
     proposer = RecipeProposer(session)
 
     async def recipes() -> dict[str, Fit]:

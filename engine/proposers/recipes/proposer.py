@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from engine.problems.solution import Solution, solution_sha
 from engine.proposers.base import Context, Exhausted, LiveSink, NotYet, Proposal, UnusableReply
 from engine.proposers.recipes.choice import RECIPE, ordered
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 Traced = tuple[list[RawGraph], str]
 _traced: WeakKeyDictionary[StoreWriter, asyncio.Task[Traced]] = WeakKeyDictionary()
 _fits: WeakKeyDictionary[StoreWriter, asyncio.Task[dict[str, Fit]]] = WeakKeyDictionary()
+_proposed: WeakKeyDictionary[StoreWriter, set[str]] = WeakKeyDictionary()
+"""Sources that recipe agents have thought of and the guard may not have seen yet: no two submit the same one."""
 
 
 class RecipeProposer:
@@ -71,9 +75,16 @@ class RecipeProposer:
         fits = await self._recipes()
         live.state(AgentState.PROPOSING, f"{len(fits)} recipes fit")
         measured = measured_candidates(context, self._session.reader)
+        proposed = _proposed.setdefault(self._session.writer, set())
         while True:
+            taken = frozenset((*self._session.sources, *proposed))
             try:
-                return await asyncio.to_thread(proposal_for, context, fits, measured)
+                asked = msgspec.structs.replace(context, taken=taken)
+                proposal = await asyncio.to_thread(proposal_for, asked, fits, measured)
+                sha = solution_sha(proposal.solution)
+                if sha not in proposed:  # nobody was quicker meanwhile
+                    proposed.add(sha)
+                    return proposal
             except Exhausted as error:
                 if self._others_write(context.agent):
                     raise NotYet(f"{error}; waiting for constants to tune") from error
@@ -85,7 +96,8 @@ class RecipeProposer:
     async def judged(
         self, proposal: Proposal, outcome: Outcome, evaluation: Evaluation | None, reason: str
     ) -> None:
-        return None
+        if outcome is Outcome.ERROR:  # the machine's fault: it may be proposed again
+            _proposed.get(self._session.writer, set()).discard(solution_sha(proposal.solution))
 
     async def close(self) -> None:
         return None
