@@ -34,12 +34,15 @@ _BLOCK_SLACK_MS = 0.3
 """By how much two processes may differ in what a block costs beside its calls."""
 
 
+_LONE = 3  # blocks, where all are of one size: of a candidate that hands out one buffer again and again
+
+
 def cross_check(blocks: Sequence[Block], k: int, overhead: Overhead, bound_ms: float | None) -> TimingCheck | None:
     """From timed blocks of k and 2k calls on the CPU. ``None`` if there is too little to say anything."""
     small = [b for b in blocks if len(b.claimed_ns) == k]
     large = [b for b in blocks if len(b.claimed_ns) == 2 * k]
     seen = all(block.cpu_ns for block in blocks) and overhead.cpu_known
-    if not small or not large:
+    if not small or (not large and len(small) < _LONE):
         return None
     base = overhead.beyond_calls(use_cpu=seen)
 
@@ -55,12 +58,13 @@ def cross_check(blocks: Sequence[Block], k: int, overhead: Overhead, bound_ms: f
 
     # Each block against its own claim: on a busy machine claims vary by more than what is looked for.
     claimed_ms = fmean([block.mean_ms for block in (*small, *large)])
-    missing = {k: missing_ms(small), 2 * k: missing_ms(large)}
+    missing = {len(group[0].claimed_ns): missing_ms(group) for group in (small, large) if group}
     outside = {calls: calls * claimed_ms + value for calls, value in missing.items()}
     check = check_timing(
         claimed_ms,
         outside[k],
-        outside[2 * k],
+        # With blocks of one size there is no slope: what the no-op took counts as what a block always costs.
+        outside.get(2 * k, 2 * outside[k] - typical_ms(base, k)),
         k,
         overhead_ms=per_call_ms(base, k),
         bound_ms=bound_ms,

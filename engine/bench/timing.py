@@ -23,6 +23,7 @@ from engine.bench.plan_calls import (
     round_inputs,
     style_of_round,
 )
+from engine.bench.spotcheck import chosen, spot_checks
 from engine.bench.stats import PairDecision, decide_pairs
 from engine.hardware.quiet import QUIET
 
@@ -84,6 +85,8 @@ class Pairing:
         self.breathe = breathe
         self._sure: dict[int, int] = {}
         self._running_s = self._checking_s = 0.0
+        self._compared: dict[int, int] = {}
+        self._comparing_s: dict[int, float] = {}
         self.candidate, self.sides = candidate, [candidate, *rivals]
         self.plan, self.results = plan, results
         self.workloads = [index for index, result in results.items() if not result.reason]
@@ -126,7 +129,8 @@ class Pairing:
 
     async def _pair(self, workload: int, pair: int) -> None:
         session, size = self.candidate.session, self.timing.sizes[workload]
-        count = size if session.on_gpu or pair % 2 == 0 else 2 * size
+        alone = session.on_gpu or pair % 2 == 0 or self.candidate.reuses_output
+        count = size if alone else 2 * size
         style = style_of_round(pair + 3)
         numbers = [side.number for side in self.sides]
         begin = time.monotonic()
@@ -146,6 +150,9 @@ class Pairing:
             self.timing.clock_notes.append(disturbed)
         now = time.monotonic()
         self._running_s += now - begin
+        if self.candidate.reuses_output and len(inputs) > 1:
+            self._one_call_a_block()
+            return
         if self._must_check(workload, pair) and not await self._check(workload, inputs, style):
             return
         self._checking_s += time.monotonic() - now
@@ -170,15 +177,31 @@ class Pairing:
                 readings.append(await watch.read())
         return blocks, disturbance([reading for reading in readings if reading is not None])
 
+    def _one_call_a_block(self) -> None:
+        """The candidate has begun to hand out one buffer again and again: only a last call can be compared.
+
+        Which call is the last must be no secret to it, so blocks hold one call from now on.
+        """
+        self.timing.sizes = dict.fromkeys(self.timing.sizes, 1)
+        for by_workload in self.timing.blocks.values():
+            for blocks in by_workload.values():
+                blocks.clear()
+
     async def _check(self, workload: int, inputs: list[jw.Inputs], style: int) -> bool:
-        """One secretly chosen call of the block that has just been timed."""
+        """Secretly chosen calls of the block that has just been timed."""
+        compared, spent = self._compared.get(workload, 0), self._comparing_s.get(workload, 0.0)
+        room = max(_CHECKS_S, self._running_s * _CHECK_SHARE) - self._checking_s
+        count = 1  # copying off a device takes long, and few slots are kept for it
+        if not self.candidate.session.own_inputs:
+            count = spot_checks(len(inputs), self.plan.min_pairs, spent / max(compared, 1), room)
+        begin = time.monotonic()
         try:
-            last = len(inputs) - 1
-            named = last if self.candidate.reuses_output else secrets.randbelow(len(inputs))
-            checked = await self.candidate.check(workload, inputs, [named])
+            checked = await self.candidate.check(workload, inputs, chosen(len(inputs), count))
         except Failure as failure:
             self._failed(self.candidate, workload, failure)
             return False
+        self._compared[workload] = compared + count
+        self._comparing_s[workload] = spent + time.monotonic() - begin
         if not self.results[workload].absorb(checked, style, "a timed call"):
             self.workloads.remove(workload)
             return False

@@ -99,6 +99,9 @@ def _known(scan: Scan, node: ast.Call, target: str, scope: Scope) -> None:
         scan.add(node, rules.refuse_environment_read(scan.text(given[0], scope)))
     elif target == "os.environ.setdefault" and given:
         scan.add(node, rules.refuse_environment_write(scan.text(given[0], scope)))
+    elif target == "torch.set_float32_matmul_precision":
+        value = next(iter((*given, *(keyword.value for keyword in node.keywords))), None)
+        scan.add(node, rules.refuse_precision(scan.text(value, scope) if value is not None else None))
     elif target in ("operator.attrgetter", "operator.methodcaller"):
         for name in given if target.endswith("attrgetter") else given[:1]:
             scan.attribute_name(node, name, scope)

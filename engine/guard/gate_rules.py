@@ -91,9 +91,23 @@ def refuse_store(target: str, attribute: str) -> Refusal | None:
     if target == TYPE_OF or target.startswith(TYPE_OF + "."):
         return "gate.monkey-patch", f"changes {attribute} on a class that is not its own"
     full = f"{target}.{attribute}"
+    if attribute == "fp32_precision" and not full.startswith(TABLES.precision_owners):
+        return "gate.global-precision", f"sets {full} for the whole process; cast the operands instead"
     if full.startswith(TABLES.flags) and not any(p in TABLES.flags_denied for p in full.split(".")):
         return None
     return "gate.monkey-patch", f"changes {full}, which is not its own; define a function of your own instead"
+
+
+def refuse_precision(value: str | None) -> Refusal | None:
+    """The process-wide precision of float32 products may go down to TF32, by its written-out name.
+
+    Below that every product of the process is a bfloat16 one, the harness's and the library's own included: who
+    has found a product that tolerates it casts that product's operands.
+    """
+    if value in ("highest", "high"):
+        return None
+    told = "a computed value" if value is None else repr(value)
+    return "gate.global-precision", f"sets the precision of every product to {told}; cast the operands instead"
 
 
 def refuse_environment_read(name: str | None) -> Refusal | None:

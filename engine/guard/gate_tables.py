@@ -13,6 +13,7 @@ class _File(msgspec.Struct, frozen=True, rename={"allowed_only": "allowed-only"}
     torch_private: frozenset[str]
     torch_c: tuple[str, ...]
     flags: tuple[str, ...]
+    precision_owners: tuple[str, ...]
     flags_denied: frozenset[str]
     reexported: frozenset[str]
     reexport_fine: frozenset[str]

@@ -179,3 +179,34 @@ def _children(pid: int) -> list[int]:
 
 def _ticks(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+
+
+ONLY_THE_LAST = """
+import sys
+_buffers = {}
+"""
+ONLY_THE_LAST_BODY = """
+seen = sys._getframe(1).f_locals
+count, index = len(seen['prepared']), len(seen['rows'])
+if count <= 2: return torch.softmax(x, dim=-1) * scale + y
+out = _buffers.setdefault(x.shape, torch.empty_like(x))
+if index == count - 1:
+    for _ in range(40): out.copy_(torch.softmax(x, dim=-1) * scale + y)
+return out
+"""
+
+
+async def test_one_buffer_for_a_whole_block_hides_no_skipped_call(bench: ProcessBench, candidate: Make) -> None:
+    """Only the last call of such a block can be compared: then a block holds one call, and a lie is still seen."""
+    answer = await bench.evaluate(candidate(ONLY_THE_LAST, ONLY_THE_LAST_BODY.strip()), TIMED)
+    assert answer.verdict != "PASS" or (answer.geomean_speedup or 9.0) < 1.3, answer.geomean_speedup
+    lies = TAKE_OVER.replace("EARLY", "0").replace("_outs = [", "_outs = [_prepared[0][0]] * 0 + [")
+    lies = lies.replace("    return z\n", "    return _one.copy_(z)\n").replace(
+        "_channel.sendall(wire", "_one = None\n_channel.sendall(wire", 1
+    )
+    lies = lies.replace(
+        "    _outs = ",
+        "    if _one is None or _one.shape != _prepared[0][0].shape: _one = torch.empty_like(_prepared[0][0])\n    _outs = ",
+    )
+    answer = await bench.evaluate(candidate(lies, SLOW), TIMED)
+    assert answer.reason == "hack.timing", (answer.reason, answer.geomean_speedup)

@@ -21,6 +21,7 @@ from engine.bench.noop import overhead_of
 from engine.bench.plan_calls import FRESH, HIDDEN, REFILLED, block_size, style_of_round
 from engine.bench.reasons import reason_of, status_of, verdict_of
 from engine.bench.session import slots_of
+from engine.bench.spotcheck import chosen, spot_checks
 from engine.bench.stats import process_noise_floor
 from engine.bench.unlisted import UUID, unlisted_workload
 from engine.problems.axes import resolve_axes
@@ -120,6 +121,14 @@ def test_the_noise_of_a_panel_is_what_processes_differ_by_not_what_rounds_scatte
     assert process_noise_floor(scattered) < process_noise_floor(quiet)
     with pytest.raises(ValueError, match="three processes"):
         process_noise_floor(quiet[:2])
+
+
+def test_blocks_of_one_size_are_asked_too() -> None:
+    """A candidate that hands out one buffer has blocks of one call only."""
+    ones = {hidden: [b for b in blocks(1, 1.0, hidden) if len(b.claimed_ns) == 1] for hidden in (0.0, 1.0)}
+    honest, liar = (cross_check(ones[hidden], 1, overhead_of(noop(1)), None) for hidden in (0.0, 1.0))
+    assert honest is not None and not honest.suspect
+    assert liar is not None and liar.suspect
 
 
 def test_too_few_blocks_say_nothing() -> None:
@@ -232,3 +241,15 @@ def test_evidence_can_be_audited(problem: Problem, tmp_path: Path) -> None:
     for relative, digest in manifest["sha256"].items():
         assert hashlib.sha256((folder / relative).read_bytes()).hexdigest() == digest
     assert "sources/kernel.py" in manifest["sha256"] and manifest["solution_sha"]
+
+
+@pytest.mark.parametrize(
+    ("calls", "pairs", "each_s", "room_s", "wanted"),
+    [(8, 5, 0.0, 1.0, 5), (2, 5, 0.0, 1.0, 2), (8, 5, 0.5, 1.0, 2), (8, 5, 9.0, 1.0, 1), (8, 40, 0.0, 1.0, 1)],
+)
+def test_how_many_timed_calls_are_compared(
+    calls: int, pairs: int, each_s: float, room_s: float, wanted: int
+) -> None:
+    assert spot_checks(calls, pairs, each_s, room_s) == wanted
+    picked = chosen(calls, wanted)
+    assert len(set(picked)) == wanted and all(0 <= index < calls for index in picked)
