@@ -11,16 +11,15 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
+
+from engine.hardware.cupti import find_library
 
 MEMCPY, MEMSET, CONCURRENT_KERNEL = 1, 2, 10
 _WANTED = frozenset((MEMCPY, MEMSET, 3, CONCURRENT_KERNEL))
 _RECORD = struct.Struct("<I12xQQ")
 _BUFFER_BYTES = 2 << 20
 _ALIGN = 8
-_NAMES = ("libcupti.so.13", "libcupti.so.12", "libcupti.so")
 
 _Requested = ctypes.CFUNCTYPE(
     None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
@@ -81,28 +80,3 @@ class Activities:
             if kind in _WANTED:
                 found.append((begin, end))
         self._free.append(buffer)
-
-
-def find_library() -> tuple[str, ctypes.CDLL]:
-    """(name or path, the library). Raises ``OSError`` if there is none."""
-    for path in (*_loaded(), *_NAMES, *_packaged()):
-        try:
-            return path, ctypes.CDLL(path)
-        except OSError:
-            continue
-    raise OSError("libcupti is not installed")
-
-
-def _loaded() -> list[str]:
-    """The copy that is in this process already: two copies would not see each other's subscriptions."""
-    try:
-        maps = Path("/proc/self/maps").read_text()
-    except OSError:
-        return []
-    return list(dict.fromkeys(line.split(maxsplit=5)[5] for line in maps.splitlines() if "/libcupti.so" in line))
-
-
-def _packaged() -> list[str]:
-    spec = find_spec("nvidia")
-    roots = spec.submodule_search_locations or [] if spec is not None else []
-    return [str(path) for root in roots for path in sorted(Path(root).glob("*/lib/libcupti.so.*"))]

@@ -15,6 +15,7 @@ import msgspec
 
 from engine import paths
 from engine.errors import KernelArcError
+from engine.hardware.cupti import find_library
 from engine.hardware.facts import CudaProbe, cpu_facts, package_version, torch_has_cuda
 from engine.text import clean, redact
 
@@ -110,8 +111,6 @@ def nvml(driver: str | None, uuids: list[str] | None, probe: CudaProbe) -> Check
 def cupti(probe: CudaProbe) -> Check:
     if not probe.devices:
         return Check(name="cupti", status=ABSENT, detail="needed on a GPU only")
-    from engine.bench.cupti import find_library
-
     try:
         path, _ = find_library()
     except OSError:

@@ -74,7 +74,9 @@ def demo(headless: bool, seed: int, as_json: bool) -> None:
 )
 @click.option("--replay", help="For --proposer replay: a campaign, or a JSONL of replies.")
 @click.option("--inbox", help="For --proposer inbox: the folder to watch.")
-@click.option("--seed-solution", type=click.Path(path_type=Path), help="Start from this solution (.json, .py or .cu).")
+@click.option(
+    "--seed-solution", type=click.Path(path_type=Path), help="Start from this solution (.json, .py or .cu)."
+)
 @click.option("--name", help="Name of the campaign.  [default: problem and time]")
 @click.option("--headless", is_flag=True, help="Run in the foreground with line output.")
 @json_option

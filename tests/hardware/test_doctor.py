@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.bench import cupti
 from engine.hardware import checks
 from engine.hardware.checks import Check
 from engine.hardware.doctor import examine
@@ -63,7 +62,7 @@ def test_what_a_gpu_box_lacks_is_a_warning_and_elsewhere_absent(monkeypatch: pyt
         raise OSError("none")
 
     monkeypatch.setattr(checks, "package_version", lambda name: None)
-    monkeypatch.setattr(cupti, "find_library", missing)
+    monkeypatch.setattr(checks, "find_library", missing)
     with_gpu, without = CudaProbe(devices=[GPU]), CudaProbe(error="none")
     assert (checks.cupti(with_gpu).status, checks.cupti(without).status) == ("warn", "absent")
     assert (checks.nvml(None, None, with_gpu).status, checks.nvml(None, None, without).status) == (
