@@ -171,7 +171,7 @@ async def test_a_campaign_goes_on_whatever_one_of_its_models_does(
     odd = case.behave(api)
     server.default = lambda body: odd if body["model"] == "odd" and odd else good(body)
     base = case.base or server.base_url
-    run = campaign(agents=2, candidates=4, model=[PRICED, f"openai/odd@{base}"], proposal_deadline_s=1.5)
+    run = campaign(agents=2, candidates=4, model=[PRICED, f"openai/odd@{base}"], proposal_deadline_s=3.0)
     summary = await run.run()
     assert (summary.candidates, summary.stop_reason) == (4, StopReason.CANDIDATES)
     verdicts = {(v.agent, v.position): v.reason for v in run.events(ev.Verdict)}
