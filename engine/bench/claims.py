@@ -18,13 +18,19 @@ if TYPE_CHECKING:
     from engine.bench.evaluation import Trial
 
 _BLOCKS = 4  # of each size, in a calibration or a second run
-_SEARCHED = 4
+_SEARCHED = 3
 """Workloads, secretly chosen, whose claims are checked on a GPU while searching; all of them before a KEEP."""
 
 
 async def verify_claims(trial: Trial) -> None:
-    """Called with the device held, after timing. Writes findings into the trial. Raises :class:`Fault`."""
+    """Called with the device held, after timing. Writes findings into the trial. Raises :class:`Fault`.
+
+    The problem's own reference, as a campaign starts from it, has nothing to hide.
+    """
     assert trial.timing is not None
+    solution = trial.candidate.solution
+    if [source.content for source in solution.sources] == [trial.session.problem.definition.reference]:
+        return
     try:
         first = await _first_run(trial)
     except Failure as failure:

@@ -15,7 +15,7 @@ from engine.bench.stats import TimingCheck
 if TYPE_CHECKING:
     from engine.bench.evaluation import Trial
 
-_PAIRS = 4  # blocks of each size
+_PAIRS, _PAIRS_WHILE_SEARCHING = 4, 3  # blocks of each size
 _CALLS, _CALLS_IF_LARGE = 16, 4
 PRELUDES = (16, 64, 256)
 """Fills before each call: about 0.5, 2 and 8 ms of an H200. The next is taken while a call looks suspicious.
@@ -33,13 +33,14 @@ async def device_checks(
     Raises :class:`Failure` of the candidate, :class:`engine.errors.Fault` of anything of ours.
     """
     session, style = trial.session, trial.candidate.solution.spec.destination_passing_style
+    pairs = _PAIRS if trial.plan.check_all or fresh else _PAIRS_WHILE_SEARCHING
     noop = noop_contender(session, style) if fresh or trial.noop is None else trial.noop
     checks: dict[int, TimingCheck] = {}
     try:
         for workload, claim in claimed_ms.items():
             k = _calls_of(session.slots[workload])
             for prelude in PRELUDES:
-                blocks = await _blocks(trial, candidate, workload, k, prelude)
+                blocks = await _blocks(trial, candidate, workload, k, prelude, pairs)
                 key = (style, workload, k, prelude)
                 if fresh or key not in session.overheads:
                     session.overheads[key] = overhead_of(await _idle_blocks(trial, noop, workload, k, prelude))
@@ -61,20 +62,20 @@ def _calls_of(slots: int) -> int:
 
 async def _idle_blocks(trial: Trial, noop: Contender, workload: int, k: int, prelude: int) -> list[Block]:
     try:
-        return await _blocks(trial, noop, workload, k, prelude)
+        return await _blocks(trial, noop, workload, k, prelude, _PAIRS)
     except Failure as failure:
         raise noop_fault(failure) from None
 
 
-async def _blocks(trial: Trial, side: Contender, workload: int, k: int, prelude: int) -> list[Block]:
+async def _blocks(trial: Trial, side: Contender, workload: int, k: int, prelude: int, pairs: int) -> list[Block]:
     """Blocks of k and 2k calls, all refilled in secret: allocating would be a difference between blocks.
 
     A first block is run for its allocations only. One secretly chosen call of a candidate is compared like any.
     """
     blocks: list[Block] = []
     slots = side.session.slots[workload]
-    checked = secrets.randbelow(2 * _PAIRS)
-    for index in range(-1, 2 * _PAIRS):
+    checked = secrets.randbelow(2 * pairs)
+    for index in range(-1, 2 * pairs):
         inputs = round_inputs(k if index % 2 == 0 else 2 * k, new_seed(), slots)
         block = await side.run(workload, inputs, HIDDEN, prelude=prelude)
         if index >= 0:
