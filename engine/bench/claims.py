@@ -11,7 +11,7 @@ from engine.bench.crosscheck import cross_check
 from engine.bench.device_claims import device_checks
 from engine.bench.noop import noop_contender, noop_fault, overhead_of
 from engine.bench.overhead import Overhead
-from engine.bench.plan_calls import FRESH, new_seed, round_inputs, style_of_round
+from engine.bench.plan_calls import FRESH, style_of_round
 from engine.bench.stats import TimingCheck, timing_is_forged
 
 if TYPE_CHECKING:
@@ -135,10 +135,10 @@ async def _fresh_blocks(
         for running in contenders:
             await running.pin(trial.session.timing_cores)
             for workload in sizes:
-                await running.run(workload, round_inputs(1, new_seed()), FRESH)
+                await running.run(workload, running.session.draw(workload, 1), FRESH)
         for workload, k in sizes.items():
             for index in range(2 * _BLOCKS):
-                inputs = round_inputs(k if index % 2 == 0 else 2 * k, new_seed())
+                inputs = trial.session.draw(workload, k if index % 2 == 0 else 2 * k)
                 for number, running in enumerate(contenders):
                     block = await running.run(workload, inputs, style_of_round(index))
                     blocks[number][workload].append(block)

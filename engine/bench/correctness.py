@@ -14,8 +14,6 @@ from engine.bench.plan_calls import (
     REFERENCE_S,
     REFILLED,
     calls_to_check,
-    new_seed,
-    round_inputs,
     style_of_round,
 )
 from engine.bench.sandbox import why_missing
@@ -104,9 +102,8 @@ async def one_round(
     blocks = [1] * calls if contender.reuses_output and not jitter else [calls]
     where = f"round {index + 1}" if index >= 0 else "first call"
     for size in blocks:
-        seed = new_seed()
-        result.seeds.append(seed)
-        inputs = round_inputs(size, seed)
+        inputs = session.draw(workload, size)
+        result.seeds += dict.fromkeys(call.seed for call in inputs)
         await contender.run(workload, inputs, style, jitter=jitter)
         named = calls_to_check(
             size,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from engine.bench.contender import Block, Contender, Failure
 from engine.bench.crosscheck import device_check
 from engine.bench.noop import noop_contender, noop_fault, overhead_of
-from engine.bench.plan_calls import HIDDEN, new_seed, round_inputs
+from engine.bench.plan_calls import HIDDEN
 from engine.bench.stats import TimingCheck
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ async def _blocks(trial: Trial, side: Contender, workload: int, k: int, prelude:
     slots = side.session.slots[workload]
     checked = secrets.randbelow(2 * pairs)
     for index in range(-1, 2 * pairs):
-        inputs = round_inputs(k if index % 2 == 0 else 2 * k, new_seed(), slots)
+        inputs = side.session.draw(workload, k if index % 2 == 0 else 2 * k, slots)
         block = await side.run(workload, inputs, HIDDEN, prelude=prelude)
         if index >= 0:
             blocks.append(block)

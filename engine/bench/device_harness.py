@@ -1,6 +1,6 @@
 """The harness for devices whose memory nobody outside can read: inputs from a seed, outputs bound by a digest.
 
-As in :mod:`engine.bench.harness` nothing here is trusted. Each block the parent reveals a seed and, per call, a
+As in :mod:`engine.bench.harness` nothing here is trusted. Each block the parent reveals, per call, a seed and a
 rotation; this side builds the inputs on the device (tampering with that only breaks the match). After every call
 the device is synchronised and digests of the outputs and of the inputs are taken; all digests are part of the
 report that ends the measured window, so outputs that are finished later no longer match. Named outputs are copied
@@ -61,7 +61,7 @@ class DeviceCaller:
     def serve(self, channel: Any, send: Callable[[bytes], None], pack: Callable[..., bytes]) -> None:
         serve_requests(channel, self, send, pack)
 
-    @functools.lru_cache(maxsize=2)  # noqa: B019  one caller lives as long as its process
+    @functools.lru_cache(maxsize=1)  # noqa: B019  one caller lives as long as its process
     def base_set(self, workload: int, seed: int) -> list[Any]:
         listed = self.problem.workloads[workload]
         axes = resolve_axes(self.problem.definition, listed)

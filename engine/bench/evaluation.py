@@ -17,7 +17,6 @@ from engine.bench.contender import Contender, Failure
 from engine.bench.correctness import Correctness, check_rounds, first_call
 from engine.bench.device_lock import DeviceLock, Turn
 from engine.bench.noop import noop_contender, noop_fault
-from engine.bench.plan_calls import new_seed, round_inputs
 from engine.bench.reasons import asks_for_cuda, verdict_of
 from engine.bench.session import Session
 from engine.bench.summary import summarize
@@ -211,7 +210,7 @@ class Trial:
         """A rival's first calls: whatever it compiles is compiled before the device is taken."""
         try:
             for workload in self.workloads():
-                await rival.run(workload, round_inputs(1, new_seed()), 0)
+                await rival.run(workload, self.session.draw(workload, 1), 0)
         except Failure as failure:
             detail = f"the {rival.role} failed: {failure.reason} {failure.detail}"
             needs = self.session.device == "cpu" and rival.role == "reference"

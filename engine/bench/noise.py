@@ -18,7 +18,7 @@ from engine.bench.build import library_of
 from engine.bench.contender import Contender, Failure
 from engine.bench.correctness import Correctness
 from engine.bench.device_lock import DeviceLock
-from engine.bench.plan_calls import FRESH, REFILLED, device_block_size, new_seed, round_inputs
+from engine.bench.plan_calls import FRESH, REFILLED, device_block_size
 from engine.bench.session import Session
 from engine.bench.stats import (
     NOISE_PAIRS,
@@ -86,7 +86,7 @@ async def _panel(sides: list[Contender], lock: DeviceLock) -> list[list[float]]:
                     slowest = max(side.call_s.get(workload, 0.0) for side in sides)
                     count = device_block_size(_PANEL_CALLS, 1, slowest, session.slots[workload])
                     for index in random.SystemRandom().sample(range(len(sides)), len(sides)):
-                        block = await sides[index].run(workload, round_inputs(count, new_seed()), REFILLED)
+                        block = await sides[index].run(workload, session.draw(workload, count), REFILLED)
                         sums[index] += math.log(block.mean_ms)
                     await turn.breathe()
                 for row, total in zip(rounds, sums, strict=True):
@@ -123,4 +123,4 @@ async def one_pair(sides: list[Contender], lock: DeviceLock, plan: EvaluationPla
 
 async def _warm(side: Contender, workloads: list[int]) -> None:
     for workload in workloads:
-        await side.run(workload, round_inputs(1, new_seed()), FRESH)
+        await side.run(workload, side.session.draw(workload, 1), FRESH)

@@ -42,13 +42,15 @@ def block_timeout_s(calls: int, call_s: float) -> float:
     return _SLACK_S + 30.0 * calls * call_s
 
 
-def round_inputs(count: int, seed: int, slots: int | None = None) -> list[jw.Inputs]:
-    """Calls of one block: one base set, each call rotated by another secret odd amount.
+def round_inputs(count: int, slots: int | None = None, *, anew: bool = False) -> list[jw.Inputs]:
+    """Calls of one block: one base set, each call rotated by another secret odd amount, or a set of its own each.
 
-    Each call has a slot of its own, unless there are only ``slots`` of them to take turns.
+    ``anew``: where a process draws its inputs on its device that costs little, and no call's outputs follow from
+    another's. Each call has a slot of its own, unless there are only ``slots`` of them to take turns.
     """
+    seed = new_seed()
     return [
-        jw.Inputs(slot=index % (slots or count), seed=seed, shift=secrets.randbits(40) | 1)
+        jw.Inputs(slot=index % (slots or count), seed=new_seed() if anew else seed, shift=secrets.randbits(40) | 1)
         for index in range(count)
     ]
 

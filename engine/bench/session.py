@@ -19,7 +19,7 @@ from engine.bench.clocks import ClockWatch
 from engine.bench.layout import PAGE
 from engine.bench.machine import Cores, memory_limit
 from engine.bench.overhead import Overhead
-from engine.bench.plan_calls import LOOKED_AT
+from engine.bench.plan_calls import LOOKED_AT, round_inputs
 from engine.bench.processes import Child, Helper, JudgeClient, Zygote
 from engine.bench.sandbox import Sandbox, choose_sandbox
 from engine.bench.unlisted import unlisted_workload
@@ -230,6 +230,10 @@ class Session:
         else:
             await self.judge.attach(side.number, side.fds, side.input_bytes, side.output_bytes)
             side.attached = True
+
+    def draw(self, workload: int, count: int, slots: int | None = None) -> list[jw.Inputs]:
+        """Inputs that nobody has seen for the calls of one block, see :func:`round_inputs`."""
+        return round_inputs(count, slots, anew=self.tells_seeds(workload))
 
     def sides_that_fit(self, wanted: int) -> int:
         """How many processes may hold their calls in flight at once, of ``wanted``; three are planned for."""

@@ -19,8 +19,6 @@ from engine.bench.plan_calls import (
     FRESH,
     block_size,
     device_block_size,
-    new_seed,
-    round_inputs,
     style_of_round,
 )
 from engine.bench.spotcheck import chosen, spot_checks
@@ -136,7 +134,7 @@ class Pairing:
         begin = time.monotonic()
         for attempt in range(_REDONE):
             # Fresh ones every time: what was seen in a discarded block must be of no use.
-            inputs = round_inputs(count, new_seed())
+            inputs = session.draw(workload, count)
             filled = await session.judge.fill(numbers, workload, inputs, FIRST_CALL_S)
             try:
                 blocks, disturbed = await self._blocks_of(workload, inputs, filled, style)
@@ -209,7 +207,7 @@ class Pairing:
 
     async def _block(self, side: Contender, workload: int) -> None:
         try:
-            await side.run(workload, round_inputs(1, new_seed()), FRESH)
+            await side.run(workload, side.session.draw(workload, 1), FRESH)
         except Failure as failure:
             self._failed(side, workload, failure)
 

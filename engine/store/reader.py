@@ -7,12 +7,8 @@ checkpointing. Any of them raises :class:`StoreError` with one clear line when t
 from __future__ import annotations
 
 import json
-import os
-import sqlite3
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -23,8 +19,7 @@ from engine.problems.solution import Solution
 from engine.records import Baselines, DeviceFacts, Evaluation, Profile, Sample, WorkloadResult
 from engine.store import events as ev
 from engine.store import ledger, memories, samples
-from engine.store.database import BUSY_TIMEOUT_MS, is_trouble, store_error, wal_path
-from engine.store.migrations import check_version, latest
+from engine.store.readonly import ReadOnly
 from engine.store.rows import ArchiveRow, CampaignRow, CandidateRow, LedgerTotals, LiveRow, MemoryRow
 from engine.store.summary import Summary
 from engine.store.tx import decode_summary, refold
@@ -40,37 +35,10 @@ _evaluation = msgspec.json.Decoder(Evaluation).decode
 _result = msgspec.json.Decoder(WorkloadResult).decode
 
 
-class StoreReader:
-    """A campaign's database, or the folder that holds it. Use from one thread at a time.
-
-    Raises:
-        StoreError: missing, newer, damaged, or not readable by this user.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path / "campaign.db" if path.is_dir() else path
-        self._immutable = False
-        self._data_version = -1
-        self._stamp: tuple[int, int] | None = None
-        self._known = latest()
-        self._connection = self._open()
+class StoreReader(ReadOnly):
+    """Everything that is asked of a campaign's database."""
 
     # Following
-
-    def changed(self) -> bool:
-        """Whether anything was committed since the last call; true the first time. Costs microseconds.
-
-        Raises:
-            StoreError: a newer engine has migrated the file meanwhile.
-        """
-        if self._immutable:
-            return self._changed_file()
-        version = self._one("PRAGMA data_version")[0]
-        if version == self._data_version:
-            return False
-        self._data_version = version
-        check_version(self._connection, self.path, self._known)
-        return True
 
     def last_seq(self) -> int:
         return int(self._one("SELECT coalesce(max(seq), 0) FROM events")[0])
@@ -140,9 +108,7 @@ class StoreReader:
     def summary_at(self, seq: int) -> Summary:
         """The summary after event ``seq``: the nearest snapshot and at most 1,000 events."""
         try:
-            return refold(self._connection, seq)
-        except sqlite3.Error as error:
-            raise store_error(error, self.path) from error
+            return self._asked(lambda connection: refold(connection, seq))
         except msgspec.MsgspecError as error:
             raise self._unreadable("an event", error) from error
 
@@ -268,22 +234,18 @@ class StoreReader:
         limit: int = 1000,
     ) -> list[MemoryRow]:
         """Wins and traps, newest first."""
-        try:
-            return memories.select(
-                self._connection, kind, kernel_type, include_expired=include_expired, limit=limit
+        return self._asked(
+            lambda connection: memories.select(
+                connection, kind, kernel_type, include_expired=include_expired, limit=limit
             )
-        except sqlite3.Error as error:
-            raise store_error(error, self.path) from error
+        )
 
     def memory_entry(self, identity: int) -> MemoryRow | None:
         row = self._row(f"SELECT {memories.COLUMNS} FROM memory WHERE id = ?", (identity,))
         return memories.row_of(row) if row else None
 
     def ledger_totals(self) -> LedgerTotals:
-        try:
-            return ledger.totals(self._connection)
-        except sqlite3.Error as error:
-            raise store_error(error, self.path) from error
+        return self._asked(ledger.totals)
 
     def memo(self, agent: str) -> dict[str, Any]:
         rows = self._all("SELECT key, value FROM agent_memo WHERE agent = ?", (agent,))
@@ -295,98 +257,12 @@ class StoreReader:
 
     def samples(self, after: float = 0.0, device: str | None = None, limit: int = 600) -> list[Sample]:
         """The newest ``limit`` samples a device later than ``after`` (Unix seconds), oldest first."""
-        try:
-            return samples.select(self._connection, after, device, limit)
-        except sqlite3.Error as error:
-            raise store_error(error, self.path) from error
+        return self._asked(lambda connection: samples.select(connection, after, device, limit))
 
     def answer(self, command: str) -> tuple[bool, str, int] | None:
         """(ok, text, seq) of an answered command by its id."""
         row = self._row("SELECT ok, text, seq FROM commands WHERE id = ?", (command,))
         return (bool(row[0]), row[1], row[2]) if row else None
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def __enter__(self) -> StoreReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    # Connection
-
-    def _open(self) -> sqlite3.Connection:
-        if not self.path.is_file():
-            raise StoreError(f"{self.path}: there is no campaign database")
-        try:
-            connection = self._connect("mode=ro")
-        except sqlite3.Error as error:
-            if not self._may_be_immutable(error):
-                raise store_error(error, self.path) from error
-            try:
-                connection = self._connect("mode=ro&immutable=1")
-            except sqlite3.Error as second:
-                raise store_error(second, self.path) from second
-            self._immutable = True
-        return connection
-
-    def _connect(self, options: str) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            f"{self.path.resolve().as_uri()}?{options}",
-            uri=True,
-            timeout=BUSY_TIMEOUT_MS / 1000,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        try:
-            connection.execute("PRAGMA query_only = ON")
-            if check_version(connection, self.path, self._known) < self._known:
-                raise StoreError(
-                    f"{self.path}: was written by an older KernelArc; `kernelarc resume {self.path.parent.name}` "
-                    "brings it up to date"
-                    if check_version(connection, self.path, self._known)
-                    else f"{self.path}: is empty; creating it was cut short, delete the folder"
-                )
-        except (sqlite3.Error, StoreError):
-            connection.close()
-            raise
-        return connection
-
-    def _may_be_immutable(self, error: sqlite3.Error) -> bool:
-        """A closed database in a folder where we may not make a ``-shm``. With a ``-wal`` it would be a lie."""
-        wal = wal_path(self.path)
-        left_over = wal.exists() and wal.stat().st_size > 0
-        return is_trouble(error) and not left_over and os.access(self.path, os.R_OK)
-
-    def _changed_file(self) -> bool:
-        """In immutable mode nothing is followed; when an engine comes, start over with a real connection."""
-        info = self.path.stat()
-        stamp = (info.st_mtime_ns, info.st_size)
-        if stamp == self._stamp and not wal_path(self.path).exists():
-            return False
-        first = self._stamp is None
-        self._stamp = stamp
-        if not first:
-            self._connection.close()
-            self._immutable = False
-            self._connection = self._open()
-        return True
-
-    def _all(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        try:
-            return self._connection.execute(sql, values).fetchall()
-        except sqlite3.Error as error:
-            raise store_error(error, self.path) from error
-
-    def _row(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        rows = self._all(sql, values)
-        return rows[0] if rows else None
-
-    def _one(self, sql: str) -> Any:
-        return self._all(sql)[0]
 
     def _stored(self, row: tuple[int, float, str]) -> ev.Stored:
         try:
