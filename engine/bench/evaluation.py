@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from engine.bench.contender import Contender, Failure
 from engine.bench.correctness import Correctness, check_rounds, first_call
 from engine.bench.device_lock import DeviceLock, Turn
 from engine.bench.noop import noop_contender, noop_fault
-from engine.bench.reasons import asks_for_cuda, verdict_of
+from engine.bench.reasons import asks_for_cuda, missing_package, verdict_of
 from engine.bench.session import Session
 from engine.bench.summary import summarize
 from engine.bench.timing import Pairing, Timing, concurrent_rounds
@@ -28,6 +29,14 @@ from engine.text import clean
 
 _DETAIL_LIMIT = 2000
 _SAME_FOR_ALL = ("crash.import", "resource.disk", "compile.failed", "compile.timeout")
+
+
+def _is_installed(package: str) -> bool:
+    """Whether Python finds it, without importing it."""
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # of a parent package
+        return False
 
 
 class Rival(msgspec.Struct, frozen=True):
@@ -169,6 +178,11 @@ class Trial:
         for workload in self.workloads():
             result = self.results[workload] = Correctness()
             await first_call(self.candidate, workload, result)
+            if result.reason == "crash.import":
+                package = missing_package(self.candidate.solution.spec.languages, result.detail, _is_installed)
+                if package:
+                    name = package.replace(".", "-")
+                    raise Fault(f"needs.{name}", f"the solution is written for {package}, which is not installed")
             if result.reason in _SAME_FOR_ALL:
                 for other in self.workloads():
                     self.results.setdefault(other, result)

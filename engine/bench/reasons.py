@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Sequence
 
 from engine.bench import wire
 
@@ -50,6 +51,22 @@ _CUDA_WORDS = ("CUDA", "NVIDIA driver", "_scaled_mm", "cuda", "cudnn")
 def asks_for_cuda(text: str, source: str) -> bool:
     """Whether a reference that failed on a machine without a GPU needs one, by its error or by what it calls."""
     return any(word in text or word in source for word in _CUDA_WORDS)
+
+
+PACKAGES = {"triton": "triton", "cute_dsl": "cutlass", "cutile": "cuda.tile", "cudnn_frontend": "cudnn"}
+"""What a declared language is imported as."""
+
+
+def missing_package(languages: Sequence[str], detail: str, installed: Callable[[str], bool]) -> str:
+    """The package of a declared language whose import failed because this machine does not have it; or empty.
+
+    ``detail`` is the candidate's word, so ``installed`` is asked as well.
+    """
+    for language in languages:
+        package = PACKAGES.get(language)
+        if package and f"No module named '{package.partition('.')[0]}" in detail and not installed(package):
+            return package
+    return ""
 
 
 def status_of(reason: str) -> str:

@@ -89,7 +89,13 @@ def help_lines(screen: Screen[Any], width: int) -> list[Line]:
     notes = (
         "Leaving stops nothing: the engine is its own process. kernelarc attach comes back.",
         "Keys can be changed by their id (the last column) in the configuration file:",
-        f"  {config_path()}",
-        "  keys: {do.draft: ctrl+t}",
     )
-    return [*lines, Line(), *(Line(part, "muted") for note in notes for part in wrap(note, max(20, width)))]
+    told = [Line(part, "muted") for note in notes for part in wrap(note, max(20, width))]
+    # A path is one line, however long: it is copied, not read.
+    return [
+        *lines,
+        Line(),
+        *told,
+        Line(f"  {config_path()}", "muted"),
+        Line("  keys: {do.draft: ctrl+t}", "muted"),
+    ]

@@ -19,7 +19,7 @@ from engine.bench.evidence import write_evidence
 from engine.bench.layout import PAGE, workload_spec
 from engine.bench.noop import overhead_of
 from engine.bench.plan_calls import FRESH, HIDDEN, REFILLED, block_size, style_of_round
-from engine.bench.reasons import reason_of, status_of, verdict_of
+from engine.bench.reasons import missing_package, reason_of, status_of, verdict_of
 from engine.bench.session import slots_of
 from engine.bench.spotcheck import chosen, spot_checks
 from engine.bench.stats import process_noise_floor
@@ -253,3 +253,19 @@ def test_how_many_timed_calls_are_compared(
     assert spot_checks(calls, pairs, each_s, room_s) == wanted
     picked = chosen(calls, wanted)
     assert len(set(picked)) == wanted and all(0 <= index < calls for index in picked)
+
+
+@pytest.mark.parametrize(
+    ("languages", "detail", "installed", "package"),
+    [
+        (["cute_dsl"], "ModuleNotFoundError: No module named 'cutlass' (k.py, line 1)", False, "cutlass"),
+        (["cutile"], "ModuleNotFoundError: No module named 'cuda.tile'", False, "cuda.tile"),
+        (["cute_dsl"], "ModuleNotFoundError: No module named 'cutlass'", True, ""),
+        (["pytorch"], "ModuleNotFoundError: No module named 'cutlass'", False, ""),
+        (["triton"], "NameError: name 'triton' is not defined", False, ""),
+    ],
+)
+def test_a_language_whose_package_is_missing_is_the_machines_fault(
+    languages: list[str], detail: str, installed: bool, package: str
+) -> None:
+    assert missing_package(languages, detail, lambda name: installed) == package
