@@ -10,7 +10,7 @@ import msgspec
 
 from engine.errors import BadInput, StoreError
 from engine.problems.load import problem_from_json
-from engine.problems.solution import Solution, solution_sha
+from engine.problems.solution import C_BINDING, Solution, solution_sha
 from engine.problems.solution_io import solution_errors, solution_json, write_solution
 from engine.problems.trace import traces
 from engine.records import DeviceFacts, Evaluation
@@ -18,6 +18,10 @@ from engine.reports.dispatch_table import dispatch_table
 from engine.store.reader import StoreReader
 from engine.store.rows import CampaignRow, CandidateRow
 
+_PLAIN_ENTRY = (
+    "Its plain C entry (binding c) is KernelArc's own form: SOL-ExecBench and flashinfer-bench need a torch "
+    "binding around it"
+)
 OWN_FILES = ("solution.json", "evidence.json", "trace.jsonl", "dispatch.json")
 
 
@@ -65,13 +69,14 @@ def export_best(
         raise StoreError(f"{out_dir}: cannot be written ({error.strerror})") from error
     owner = f"candidate #{chosen} by {row.agent}" if row else "the seed (no KEEP yet)"
     speed = f", {row.speedup:.2f}x the reference" if row and row.speedup else ""
+    own = f". {_PLAIN_ENTRY}" if solution.spec.binding == C_BINDING else ""
     return Exported(
         campaign=campaign.name,
         number=chosen,
         agent=row.agent if row else "",
         folder=str(out_dir),
         files=[str(file) for file in files],
-        text=f"{owner}{speed}: {len(files)} files in {out_dir}",
+        text=f"{owner}{speed}: {len(files)} files in {out_dir}{own}",
     )
 
 

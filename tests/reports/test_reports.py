@@ -11,7 +11,7 @@ import pytest
 
 from engine import paths
 from engine.errors import BadInput
-from engine.problems.solution import python_solution, solution_sha
+from engine.problems.solution import Solution, SolutionSpec, SourceFile, python_solution, solution_sha
 from engine.problems.solution_io import load_solution
 from engine.records import Outcome
 from engine.reports.export import export_best
@@ -201,6 +201,22 @@ async def test_a_hostile_kernel_cannot_reach_the_terminal(tmp_path: Path) -> Non
     with StoreReader(folder) as reader:
         text = report_text(build_report(reader, folder))
     assert "\x1b" not in text and "\u202e" not in text and "def run(x):" in text
+
+
+async def test_a_plain_c_entry_is_said_to_be_no_form_of_the_benchmarks(tmp_path: Path) -> None:
+    folder = paths.campaign_dir("c1")
+    folder.mkdir(parents=True)
+    create_database(folder / "campaign.db", row(), SEED, started())
+    spec = SolutionSpec(languages=["cuda_cpp"], entry_point="k.c::run", binding="c")
+    source = SourceFile("k.c", "int run(void *const *t, const long *const *s, void *q) { return 0; }\n")
+    solution = Solution(name="plain", definition="scale", author="me", spec=spec, sources=[source])
+    async with await StoreWriter.open(folder / "campaign.db") as writer:
+        await writer.append(BASELINES)
+        await writer.commit_verdict(
+            VerdictRecord(verdict=verdict(outcome=Outcome.KEEP, latency_ms=1.0), solution=solution)
+        )
+    with StoreReader(folder) as reader:
+        assert "need a torch binding" in export_best(reader, tmp_path / "out").text
 
 
 def test_the_best_kernel_goes_home_as_files(finished: Path, tmp_path: Path) -> None:
