@@ -16,6 +16,7 @@ from engine.grading import Scale, below_bound, geomean_of, graded_all, mean_scor
 from engine.hardware.ceilings import Ceilings, kept_ceilings
 from engine.memory import carried, memory_entry, remember, shapes_text
 from engine.problems.axes import resolve_axes
+from engine.problems.program import program_sha
 from engine.records import AgentState as AgentLive
 from engine.records import Baselines
 from engine.session import AgentControl, Session, log
@@ -245,8 +246,9 @@ def _bring_back(session: Session) -> None:
     after = 0
     while rows := session.reader.candidates_after(after, PAGE):
         for row in rows:
-            if row.source_sha:
-                session.sources.setdefault(row.source_sha, row.number)
+            solution = session.reader.solution(row.number) if row.source_sha else None
+            if solution is not None:
+                session.programs.setdefault(program_sha(solution), row.number)
         after = rows[-1].number
 
 

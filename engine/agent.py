@@ -156,7 +156,7 @@ class Agent:
             profile=session.profile_of(base_number(state)),
             reference_by_workload_ms=session.reference_by_workload_ms,
             forced_draft=state.plateau.line_forced,
-            taken=session.sources,
+            taken=session.programs,
         )
 
     async def _begin(self, state: AgentState) -> AgentState:

@@ -87,7 +87,7 @@ class Session:
     shapes: str = ""
     agents: dict[str, AgentControl] = field(default_factory=dict)
     door: BenchDoor = field(default_factory=BenchDoor)
-    sources: dict[str, int] = field(default_factory=dict)  # solution_sha → candidate number; 0 in flight
+    programs: dict[str, int] = field(default_factory=dict)  # program_sha → candidate number; 0 in flight
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # something was committed
     profiles: ProfileDesk | None = None
     _memory: list[MemoryEntry] | None = None

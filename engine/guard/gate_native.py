@@ -9,8 +9,11 @@ import re
 
 from engine.problems.solution import CompileOptions
 
+# What is not closed ends with its line or the text: nothing is scanned twice, however it was written.
 _LITERALS = re.compile(
-    r"//[^\n]*|/\*.*?\*/|R\"(?P<tag>[^()\\\s]{0,16})\(.*?\)(?P=tag)\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n]){1,8}'",
+    r"//[^\n]*|/\*.*?(?:\*/|\Z)"
+    r"|(?<![A-Za-z0-9_])(?:u8|[uUL])?R\"(?P<tag>[^()\\\s]{0,16})\((?:.*?\)(?P=tag)\"|.*\Z)"
+    r"|\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n]){1,8}'",
     re.DOTALL,
 )
 _INCLUDE = re.compile(

@@ -25,7 +25,8 @@ from engine.guard.account import DETAIL_LIMIT, HYPOTHESIS_LIMIT, past_of, with_f
 from engine.guard.keep import Decision
 from engine.guard.plateau import draft_due
 from engine.memory import Lesson, remember, trap_of, win_of, write_of
-from engine.problems.solution import Solution, solution_sha
+from engine.problems.program import program_sha
+from engine.problems.solution import Solution
 from engine.profile.sanitize import Sanitized, sanitize, wants_sanitizer
 from engine.proposers.base import Context, PastCandidate, Proposal, UnusableReply
 from engine.records import AgentState as Live
@@ -85,11 +86,11 @@ class Guard:
             refusal = Decision(outcome=Outcome.REJECT, reason=reply.reason, detail=reply.detail)
             return await self._settle(submission, None, refusal, None)
         solution = reply.solution
-        sha = solution_sha(solution)
+        sha = program_sha(solution)
         refused = await self._refuse(submission, solution, sha)
         if refused is not None:
             return await self._settle(submission, solution, refused, None)
-        self._session.sources[sha] = 0
+        self._session.programs[sha] = 0
         try:
             decision, evaluation = await self._bench(submission, solution)
             if decision.outcome is Outcome.ERROR:
@@ -101,8 +102,8 @@ class Guard:
                 )
             return await self._settle(submission, solution, decision, evaluation)
         finally:
-            if self._session.sources.get(sha) == 0:
-                del self._session.sources[sha]
+            if self._session.programs.get(sha) == 0:
+                del self._session.programs[sha]
 
     async def _refuse(self, submission: Submission, solution: Solution, sha: str) -> Decision | None:
         """Why the candidate fails before any benchmark, or ``None``."""
@@ -115,12 +116,12 @@ class Guard:
             result = gate.check(solution, problem)
         if not result.ok:
             return Decision(outcome=Outcome.REJECT, reason=result.reason, detail=result.detail)
-        if sha not in self._session.sources:
+        if sha not in self._session.programs:
             return None
-        number = self._session.sources[sha]
+        number = self._session.programs[sha]
         of = f"candidate #{number}" if number else "a candidate that is being judged"
         reason = "reply.duplicate" if submission.model else "gate.duplicate"
-        return Decision(outcome=Outcome.REJECT, reason=reason, detail=f"the same source as {of}")
+        return Decision(outcome=Outcome.REJECT, reason=reason, detail=f"the same program as {of}")
 
     async def _bench(self, submission: Submission, solution: Solution) -> tuple[Decision, Evaluation]:
         """Evaluate against the agent's best; again if a veto took that best away meanwhile."""
@@ -234,8 +235,9 @@ class Guard:
         past = past_of(submission.reply, submission.context, decision, evaluation)
         record = self._record(submission, solution, past, evaluation)
         committed = await self._durably(record)
-        if solution is not None and not session.sources.get(past.source_sha):
-            session.sources[past.source_sha] = committed.number
+        if solution is not None:
+            program = program_sha(solution)
+            session.programs[program] = session.programs.get(program) or committed.number
         past = msgspec.structs.replace(past, number=committed.number)
         control.state = after_verdict(control.state, past, session.plateau)
         return Judged(

@@ -91,7 +91,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     reference_by_workload_ms: dict[str, float] = {}  # as measured when the campaign began
     profile: str = ""  # five lines about the base kernel, where a profiler exists
     forced_draft: bool = False
-    taken: Any = frozenset()  # Container[str]: solution_sha of every source this campaign has judged or is judging
+    taken: Any = frozenset()  # Container[str]: program_sha of all that this campaign has judged or is judging
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,7 +68,7 @@ def reply(turn: int) -> str:
     filler = "".join(f"    step{i} = hidden_states * {turn + i}\n" for i in range(60))
     return (
         f"```yaml\nfamily: {word} rows\nhypothesis: {word} once, number {turn}\nreflection: {word}\n```\n\n"
-        f"```python kernel.py\n# fake: {fake}\ndef run(hidden_states, residual, weight, eps):\n{filler}"
+        f'```python kernel.py\nFAKE = "fake: {fake}"\ndef run(hidden_states, residual, weight, eps):\n{filler}'
         f"    return hidden_states * {turn}, residual\n```\n"
     )
 

@@ -130,7 +130,7 @@ async def test_time_ends_the_campaign(lab) -> None:
     assert summary.stop_reason is StopReason.TIME
 
 
-async def test_an_identical_source_is_a_reject_that_names_the_first(lab) -> None:
+async def test_the_same_program_in_other_words_is_a_reject_that_names_the_first(lab) -> None:
     from stub_proposer import source_of
 
     from engine.proposers.base import Proposal
@@ -141,6 +141,7 @@ async def test_an_identical_source_is_a_reject_that_names_the_first(lab) -> None
         async def propose(self, context, live):
             solution = source_of(context, "ms=0.9")
             text = solution.entry_source.replace(f"candidate {context.agent}.{context.position}", "candidate")
+            text = f"# attempt {context.position} of agent {context.agent}\n\n{text}"
             from engine.problems.solution_io import solution_from_source
 
             return Proposal(
@@ -151,12 +152,13 @@ async def test_an_identical_source_is_a_reject_that_names_the_first(lab) -> None
 
         async def close(self): ...
 
-    campaign = lab(slowly_better, candidates=3)
+    campaign = lab(slowly_better, candidates=4, agents=2, config="multi-bounded")
     campaign._build = lambda session, control: Same()
     await campaign.run()
-    assert campaign.outcomes() == ["KEEP", "REJECT", "REJECT"]
-    second = campaign.events(ev.Verdict)[1]
-    assert second.reason == "gate.duplicate" and "#1" in second.detail
+    verdicts = campaign.events(ev.Verdict)
+    rejected = [e for e in verdicts if e.outcome == "REJECT"]
+    assert len(verdicts) == 4 and len(rejected) == 3
+    assert {e.reason for e in rejected} == {"gate.duplicate"} and {e.agent for e in rejected} == {"1", "2"}
     assert campaign.bench.calls == 2, "only the first was benched: once, and once to confirm"
 
 

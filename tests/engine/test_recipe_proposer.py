@@ -16,6 +16,7 @@ from engine.guard.gate import check
 from engine.hardware.facts import cpu_facts
 from engine.problems.library import find_problem
 from engine.problems.model import Problem
+from engine.problems.program import program_sha
 from engine.problems.solution import solution_sha
 from engine.proposers.base import Context, Exhausted, Incumbent, MemoryEntry, PastCandidate
 from engine.proposers.recipes.choice import (
@@ -85,7 +86,7 @@ def history_of(
     taken: set[str] = set()
     for position in range(1, count + 1):
         proposal = proposal_for(context(problem, position=position, history=history, taken=taken), fits)
-        taken.add(solution_sha(proposal.solution))
+        taken.add(program_sha(proposal.solution))
         latency = ms(proposal) if ms else 1.0 - 0.01 * position
         history += (
             PastCandidate(
@@ -144,7 +145,7 @@ def test_a_draft_leaves_the_family_and_its_line_stays_in_the_new_one(
         parameters=draft.parameters, outcome=Outcome.REVERT, latency_ms=1.4,
     )  # fmt: skip
     recipe = fits[str(draft.parameters[RECIPE])]
-    taken.add(solution_sha(draft.solution))
+    taken.add(program_sha(draft.solution))
     second = proposal_for(
         context(bundled, position=5, history=(*history, line), taken=taken, mode=Mode.DRAFT), fits
     )
@@ -154,9 +155,9 @@ def test_a_draft_leaves_the_family_and_its_line_stays_in_the_new_one(
 
 def test_agents_do_not_start_with_the_same_candidate(bundled: Problem, fits: dict[str, Fit]) -> None:
     first = proposal_for(context(bundled), fits)
-    taken = {solution_sha(first.solution)}
+    taken = {program_sha(first.solution)}
     second = proposal_for(context(bundled, agent="2", ordinal=1, taken=taken), fits)
-    assert solution_sha(second.solution) not in taken
+    assert program_sha(second.solution) not in taken
 
 
 def test_when_everything_was_tried_the_agent_is_told(bundled: Problem, fits: dict[str, Fit]) -> None:
@@ -183,7 +184,7 @@ def test_agents_that_think_at_the_same_time_propose_different_sources(
 ) -> None:
     from engine.proposers.recipes.proposer import RecipeProposer
 
-    session: Any = SimpleNamespace(reader=None, writer=Writer(), sources={})
+    session: Any = SimpleNamespace(reader=None, writer=Writer(), programs={})
     live: Any = SimpleNamespace(state=lambda *words: None)
 
     async def known(self: RecipeProposer) -> dict[str, Fit]:
@@ -215,7 +216,7 @@ async def test_a_recipe_that_cannot_be_rendered_is_reported_and_passed_over(
     async def note(code: str, text: str) -> None:
         notes.append(f"{code} {text}")
 
-    session: Any = SimpleNamespace(note=note, reader=None, writer=Writer(), sources={})
+    session: Any = SimpleNamespace(note=note, reader=None, writer=Writer(), programs={})
     proposer = RecipeProposer(session)
 
     async def recipes() -> dict[str, Fit]:
@@ -367,7 +368,7 @@ def test_constants_that_their_author_declared_are_tuned_and_nothing_else_changes
     sibling = Incumbent(
         agent="2", number=57, solution=solution, latency_ms=0.5, speedup=2.0, strategy="tiling-pipelining"
     )
-    taken = {solution_sha(solution)}
+    taken = {program_sha(solution)}
     seen = set()
     for position in range(1, 12):
         proposal = proposal_for(context(bundled, position=position, siblings=(sibling,), taken=taken), {})
@@ -380,7 +381,7 @@ def test_constants_that_their_author_declared_are_tuned_and_nothing_else_changes
             == TUNED
         )
         seen.add((proposal.parameters["BLOCK"], proposal.parameters["STEP"]))
-        taken.add(solution_sha(proposal.solution))
+        taken.add(program_sha(proposal.solution))
     assert len(seen) == 11, "every other combination once"
     with pytest.raises(Exhausted):
         proposal_for(context(bundled, position=12, siblings=(sibling,), taken=taken), {})
@@ -422,7 +423,7 @@ def test_winners_on_different_shapes_are_put_together(bundled: Problem) -> None:
     assert proposal.family == "dispatch" and "#3" in proposal.hypothesis and "#5" in proposal.hypothesis
     assert check(proposal.solution, bundled).ok, check(proposal.solution, bundled).detail
     with pytest.raises(Exhausted):
-        proposal_for(context(bundled, taken={solution_sha(proposal.solution)}), {}, [one, two])
+        proposal_for(context(bundled, taken={program_sha(proposal.solution)}), {}, [one, two])
     with pytest.raises(Exhausted):
         proposal_for(context(bundled), {}, [one])
 

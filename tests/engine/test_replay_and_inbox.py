@@ -15,7 +15,7 @@ from engine.proposers.replay import ReplayLine, deal, read_lines
 from engine.records import StopReason
 from engine.store import events as ev
 
-KERNEL = "# {note}\n# fake: {script}\ndef run(x, weight):\n    return x * weight\n"
+KERNEL = '# {note}\nNOTE = "{note}"\nFAKE = "fake: {script}"\ndef run(x, weight):\n    return x * weight\n'
 
 
 def kernel(script: str, note: str = "mine") -> str:

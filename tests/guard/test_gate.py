@@ -14,6 +14,7 @@ import pytest
 from engine.guard.gate import GateResult, check
 from engine.problems.load import load_problem
 from engine.problems.model import Definition, Problem, TensorSpec, VarAxis
+from engine.problems.program import program_sha
 from engine.problems.solution import CompileOptions, Solution, SolutionSpec, SourceFile, python_solution
 
 PROBLEM = Problem(
@@ -388,3 +389,18 @@ def test_a_long_chain_of_aliases_hides_nothing() -> None:
     names = "a0 = 'system'\n" + "".join(f"a{i} = a{i - 1}\n" for i in range(1, 400))
     assert gate(forward + RUN).reason == "gate.forbidden-call"
     assert not gate("import os\n" + names + "getattr(os, a399)('id')\n" + RUN).ok
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("path", ["k.cpp", "k.py"])
+@pytest.mark.parametrize(
+    "unit", ["/* ", 'R"(', ' R"x(', '"\\', "'\"", '"""', "'''", "//\\\n", '#"', "(", "a.", "\\\n", "[["]
+)
+def test_no_text_makes_the_gate_scan_it_again_and_again(unit: str, path: str) -> None:
+    """Two minutes each, where an unclosed beginning is looked for an end from every place."""
+    language = "cuda_cpp" if path.endswith(".cpp") else "pytorch"
+    spec = SolutionSpec(languages=[language], entry_point=f"{path}::run", destination_passing_style=False)
+    text = unit * 60_000
+    solution = Solution(name="c", definition="p", author="a", spec=spec, sources=[SourceFile(path, text)])
+    assert not check(solution, PROBLEM).ok
+    assert program_sha(solution)

@@ -53,7 +53,7 @@ def answer(ms: float, number: int, *, run: str = "run") -> str:
     about = (
         f"family: {first} {second}\nhypothesis: {first} beats {second} near {third}\nreflection: {third} {first}\n"
     )
-    code = f"# fake: ms={ms}\ndef {run}(x, eps):\n    return x * {number}\n"
+    code = f'FAKE = "fake: ms={ms}"\ndef {run}(x, eps):\n    return x * {number}\n'
     return f"```yaml\n{about}```\n\n```python kernel.py\n{code}```\n"
 
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.problems.model import Problem
+from engine.problems.program import normalised, program_sha
 from engine.problems.solution import python_solution
 from engine.proposers.llm.fences import blocks, longest_fence
 from engine.proposers.llm.reply import MAX_REPLY, Parsed, Unusable, read_reply
-from engine.proposers.llm.sources import normalised, program_sha
 
 RUN = "def run(x, eps):\n    return x\n"
 CUDA = "#include <torch/extension.h>\nvoid run(torch::Tensor x, double eps, torch::Tensor y) {\n}\n" + (

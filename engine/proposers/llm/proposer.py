@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from engine.config import CampaignConfig
 from engine.errors import StoreError
+from engine.problems.program import program_sha
 from engine.problems.solution import Solution
 from engine.proposers.base import BudgetSpent, Context, LiveSink, Proposal, ProposerError, UnusableReply
 from engine.proposers.llm import access
@@ -16,7 +17,6 @@ from engine.proposers.llm.money import Caps
 from engine.proposers.llm.pool import ModelPool, Served
 from engine.proposers.llm.prompt import Prompt, propose_prompt, repair_prompt
 from engine.proposers.llm.reply import MAX_REPLY, Parsed, Unusable, read_reply
-from engine.proposers.llm.sources import program_sha
 from engine.proposers.llm.turn import Asked, DeadlinePassed, Turn, within
 from engine.proposers.llm.window import Window, narrower, window
 from engine.records import AgentState, Evaluation, Outcome

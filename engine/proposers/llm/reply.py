@@ -23,11 +23,11 @@ from pathlib import PurePosixPath
 import msgspec
 
 from engine.problems.model import Problem
+from engine.problems.program import program_sha
 from engine.problems.solution import CompileOptions, Solution, SourceFile
 from engine.problems.solution_io import solution_errors, solution_from_cpp, solution_from_source
 from engine.proposers.llm.fences import SUFFIXES, Block, blocks
 from engine.proposers.llm.metadata import Metadata, metadata_of
-from engine.proposers.llm.sources import program_sha
 from engine.text import one_line
 
 MAX_REPLY = 400_000
@@ -45,7 +45,7 @@ class Parsed(msgspec.Struct, frozen=True, kw_only=True):
 
     solution: Solution
     metadata: Metadata
-    sha: str  # :func:`engine.proposers.llm.sources.program_sha`
+    sha: str  # :func:`engine.problems.program.program_sha`
     note: str = ""
 
 

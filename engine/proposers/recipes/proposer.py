@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from engine.problems.solution import Solution, solution_sha
+from engine.problems.program import program_sha
+from engine.problems.solution import Solution
 from engine.proposers.base import Context, Exhausted, LiveSink, NotYet, Proposal, UnusableReply
 from engine.proposers.recipes.choice import RECIPE, ordered
 from engine.proposers.recipes.materials import (
@@ -77,11 +78,11 @@ class RecipeProposer:
         measured = measured_candidates(context, self._session.reader)
         proposed = _proposed.setdefault(self._session.writer, set())
         while True:
-            taken = frozenset((*self._session.sources, *proposed))
+            taken = frozenset((*self._session.programs, *proposed))
             try:
                 asked = msgspec.structs.replace(context, taken=taken)
                 proposal = await asyncio.to_thread(proposal_for, asked, fits, measured)
-                sha = solution_sha(proposal.solution)
+                sha = program_sha(proposal.solution)
                 if sha not in proposed:  # nobody was quicker meanwhile
                     proposed.add(sha)
                     return proposal
@@ -97,7 +98,7 @@ class RecipeProposer:
         self, proposal: Proposal, outcome: Outcome, evaluation: Evaluation | None, reason: str
     ) -> None:
         if outcome is Outcome.ERROR:  # the machine's fault: it may be proposed again
-            _proposed.get(self._session.writer, set()).discard(solution_sha(proposal.solution))
+            _proposed.get(self._session.writer, set()).discard(program_sha(proposal.solution))
 
     async def close(self) -> None:
         return None
@@ -187,7 +188,7 @@ def _new_point(context: Context, material: Material, rng: random.Random) -> tupl
             continue
         tried.append(point)
         solution = material.render(point)
-        if solution_sha(solution) not in context.taken:
+        if program_sha(solution) not in context.taken:
             return point, solution
     return None
 

@@ -8,12 +8,13 @@ import re
 from engine.problems.solution import Solution
 
 # Strings and comments in one pass, so that a comment sign inside a string (CUDA source in a Python string, say)
-# is left alone. Unterminated strings end at the line's end.
+# is left alone. Unterminated strings end at the line's end, unterminated blocks at the text's: nothing is scanned
+# twice, however it was written.
 _PYTHON = re.compile(
-    r'("""(?:[^\\]|\\.)*?"""|\'\'\'(?:[^\\]|\\.)*?\'\'\'|"(?:[^"\\\n]|\\.)*"?|\'(?:[^\'\\\n]|\\.)*\'?)|#[^\n]*',
+    r'("""(?:[^\\]|\\.)*?(?:"""|\Z)|\'\'\'(?:[^\\]|\\.)*?(?:\'\'\'|\Z)|"(?:[^"\\\n]|\\.)*"?|\'(?:[^\'\\\n]|\\.)*\'?)|#[^\n]*',
     re.DOTALL,
 )
-_CPP = re.compile(r'("(?:[^"\\\n]|\\.)*"?|\'(?:[^\'\\\n]|\\.)*\'?)|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_CPP = re.compile(r'("(?:[^"\\\n]|\\.)*"?|\'(?:[^\'\\\n]|\\.)*\'?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 
 
 def normalised(source: str, path: str) -> str:
