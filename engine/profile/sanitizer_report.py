@@ -7,6 +7,7 @@ import re
 import msgspec
 
 TOOLS = ("memcheck", "racecheck")
+_LONGEST = 1000
 _PREFIX = re.compile(r"^=========[ \t]?(?P<text>.*)$")
 _ERRORS = re.compile(r"ERROR SUMMARY: (\d+) errors?")
 _HAZARDS = re.compile(r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, \d+ warnings?\)")
@@ -41,7 +42,8 @@ class SanitizerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_report(tool: str, text: str) -> SanitizerReport:
     """``text``: all that the tool and the program wrote."""
-    lines = [match["text"].rstrip() for line in text.splitlines() if (match := _PREFIX.match(line))]
+    short = (line[:_LONGEST] for line in text.splitlines())  # a line of a megabyte is none of the tool's
+    lines = [match["text"].rstrip() for line in short if (match := _PREFIX.match(line))]
     summary = _HAZARDS if tool == "racecheck" else _ERRORS
     found = [int(match[1]) for line in lines if (match := summary.search(line))]
     refused = next((match[1] for line in lines if (match := _NO_WORK.search(line))), "")
