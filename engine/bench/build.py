@@ -3,19 +3,18 @@ device lock, by a process of its own."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import os
 import secrets
 import shutil
-import signal
+from asyncio.subprocess import DEVNULL
 from pathlib import Path
 
 from engine.bench.builder import COMPILED
 from engine.bench.contender import Failure
 from engine.bench.sandbox import Sandbox, command, environment
 from engine.bench.session import LIBRARY, Session
+from engine.bench.tool import run_tool
 from engine.errors import Fault
 from engine.paths import cache_dir
 from engine.problems.solution import C_BINDING, CPP_LANGUAGES, CompileOptions, Solution
@@ -121,24 +120,10 @@ def _lay_out(folder: Path, solution: Solution, arch: str, *, cuda: bool, jobs: i
 async def _build(folder: Path, sandbox: Sandbox) -> None:
     env = environment("cpu") | {"TMPDIR": "/tmp"}
     argv = command(sandbox, "engine.bench.builder", [str(folder)], env, writable=[str(folder)])
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        env=env,
-        cwd="/",
-        start_new_session=True,
-    )
     try:
-        _, said = await asyncio.wait_for(process.communicate(), BUILD_S)
+        code, _, said = await run_tool(argv, env, BUILD_S, stdout=DEVNULL)
     except TimeoutError:
         raise Failure("compile.timeout", f"the compiler did not end within {BUILD_S:.0f} s") from None
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    if process.returncode != 0 or not (folder / f"{LIBRARY}.so").is_file():
+    if code != 0 or not (folder / f"{LIBRARY}.so").is_file():
         text = said.decode("utf-8", "replace").replace(f"{folder}/src/", "")
         raise Failure("compile.failed", text[-_SAID:])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 import sys
 import time
 
@@ -14,6 +11,7 @@ import msgspec
 from engine.bench.device_lock import DeviceLock
 from engine.bench.machine import Cores
 from engine.bench.sandbox import environment
+from engine.bench.tool import run_tool
 from engine.errors import Fault
 from engine.hardware.ceilings import Ceilings, keep_ceilings
 from engine.hardware.facts import device_facts
@@ -64,25 +62,11 @@ async def _probe(device: str) -> bytes:
     cores = Cores.of_this_process()
     threads = len({*cores.timing, *cores.work})
     argv = [sys.executable, "-P", "-m", "engine.hardware.ceilings_probe", device, *map(str, cores.timing)]
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment(device, threads),
-        cwd="/",
-        start_new_session=True,
-    )
     try:
-        answer, said = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+        code, answer, said = await run_tool(argv, environment(device, threads), DEADLINE_S)
     except TimeoutError:
         raise Fault("fault.ceilings", f"measuring did not end within {DEADLINE_S:.0f} s") from None
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    if process.returncode != 0 or len(answer) > _ANSWER_LIMIT:
-        words = said.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+    if code != 0 or len(answer) > _ANSWER_LIMIT:
+        words = said.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit code {code}"]
         raise Fault("fault.ceilings", f"measuring failed: {words[0][:300]}")
     return answer
