@@ -23,7 +23,17 @@ import torch
 from engine.bench import wire
 from engine.bench.cuda_timer import L2Flush, open_clock, pin
 from engine.bench.digest import Digest, numbers_of
-from engine.bench.harness import FRESH, REFILLED, Arena, Refused, describe, status_of
+from engine.bench.harness import (
+    FRESH,
+    REFILLED,
+    Arena,
+    Refused,
+    describe,
+    is_number,
+    is_plain,
+    items_reader,
+    status_of,
+)
 from engine.problems.axes import resolve_axes
 from engine.problems.dtypes import torch_dtype
 from engine.problems.inputs import make_inputs
@@ -136,37 +146,15 @@ def _copy_rotated(target: torch.Tensor, value: torch.Tensor, shift: int) -> None
         target[:shift].copy_(value[count - shift :])
 
 
-def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) -> Callable[[wire.Run], Executed]:
-    """The block executor; what it needs is bound before the candidate is imported."""
-    clock, flush, digest, as_numbers = caller.clock, caller.flush, caller.digest, numbers_of
-    exact, number = (torch.Tensor, torch.nn.Parameter), (int, float, bool)
-    untouched, set_stream = torch._C.DisableTorchFunction, torch.cuda.set_stream
-    padding = (0,) * wire.MAX_DIMS
-    kind = caller.device.type
-    entry = import_entry()
+def _output_copier(device: torch.device) -> Callable[[Any, wire.OutputSpec], torch.Tensor]:
+    """What takes one output, if it is what the definition declares."""
+    plain, number, kind = is_plain, is_number, device.type
 
-    def items_of(result: Any, outputs: list[wire.OutputSpec]) -> list[Any]:
-        if len(outputs) == 1 and (type(result) in exact or type(result) in number):
-            return [result]
-        if isinstance(result, tuple):
-            items = list(tuple.__iter__(result))
-        elif isinstance(result, list):
-            items = list(list.__iter__(result))
-        elif isinstance(result, dict):
-            items = [dict.get(result, item.name) for item in outputs]
-        else:
-            raise Refused(wire.TYPE, f"run returned a {type(result).__name__}, not a tensor, tuple, list or dict")
-        if len(items) != len(outputs):
-            raise Refused(
-                wire.STRUCTURE, f"run returned {len(items)} values, the definition declares {len(outputs)}"
-            )
-        return items
-
-    def checked(value: Any, spec: wire.OutputSpec) -> torch.Tensor:
+    def copied(value: Any, spec: wire.OutputSpec) -> torch.Tensor:
         dtype = torch_dtype(spec.dtype)
-        if type(value) in number:
-            value = torch.tensor(value, dtype=dtype, device=caller.device).reshape(spec.shape)
-        if type(value) not in exact:
+        if number(value):
+            value = torch.tensor(value, dtype=dtype, device=device).reshape(spec.shape)
+        if not plain(value):
             raise Refused(wire.TYPE, f"{spec.name} is a {type(value).__name__}, not a plain torch.Tensor")
         if value.layout is not torch.strided or value.device.type != kind:
             raise Refused(wire.DEVICE, f"{spec.name} is on {value.device.type}, not a dense tensor on {kind}")
@@ -176,6 +164,17 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
             raise Refused(wire.SHAPE, f"{spec.name} has shape {list(value.shape)}, declared {list(spec.shape)}")
         # A copy of its own: a kernel may hand out the same buffer in its next call.
         return value.detach().clone(memory_format=torch.contiguous_format)
+
+    return copied
+
+
+def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) -> Callable[[wire.Run], Executed]:
+    """The block executor; what it needs is bound before the candidate is imported."""
+    clock, flush, digest, as_numbers = caller.clock, caller.flush, caller.digest, numbers_of
+    untouched, set_stream = torch._C.DisableTorchFunction, torch.cuda.set_stream
+    items_of, copied = items_reader(), _output_copier(caller.device)
+    padding = (0,) * wire.MAX_DIMS
+    entry = import_entry()
 
     def execute(run: wire.Run) -> Executed:
         spec = caller.workloads[run.workload]
@@ -203,7 +202,7 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
                     set_stream(caller.stream)
                 with untouched():
                     values = buffers or items_of(result, spec.outputs)
-                    kept = [checked(v, item) for v, item in zip(values, spec.outputs, strict=True)]
+                    kept = [copied(v, item) for v, item in zip(values, spec.outputs, strict=True)]
                     given = [value for value in arguments if isinstance(value, torch.Tensor)]
                     taken += [digest(value) for value in (*kept, *given)]
                 caller.held.append(kept)

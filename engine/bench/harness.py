@@ -189,7 +189,7 @@ def _bind(import_entry: Callable[[], Callable[..., Any]], caller: Caller) -> Exe
     """
     clock, untouched, refused = time.perf_counter_ns, torch._C.DisableTorchFunction, Refused
     held: list[Any] = []
-    items_of, place_of = _items_reader(), _place_reader(caller.workloads, held)
+    items_of, place_of = items_reader(), _place_reader(caller.workloads, held)
     entry = import_entry()
 
     def execute(run: wire.Run) -> tuple[list[wire.Row], list[list[wire.Place]], bytes]:
@@ -231,7 +231,7 @@ def is_number(value: Any) -> bool:
     return kind is int or kind is float or kind is bool
 
 
-def _items_reader() -> Callable[[Any, list[wire.OutputSpec]], list[Any]]:
+def items_reader() -> Callable[[Any, list[wire.OutputSpec]], list[Any]]:
     """What takes a result apart, through the builtin types' own methods, whatever a subclass overrides."""
     plain, number, tensor = is_plain, is_number, _TENSOR
 
