@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -234,17 +234,7 @@ class KernelArcApp(ThemedApp, TypeAheadApp):
         from engine.control.client import asend
         from engine.control.client import command as make
 
-        session = self.session
-        if session is None or self.refuse_if_read_only():
-            return
-        self.say(f"{verb} sent …", "muted", seconds=0)
-        started = time.monotonic()
-        try:
-            answer = await asend(session.folder, make(verb, **fields))
-        except KernelArcError as error:
-            self.say(f"! {error.message}", "bold warning")
-            return
-        self._say_answer(answer, verb, time.monotonic() - started)
+        await self._asked(verb, lambda folder: asend(folder, make(verb, **fields)))
 
     @work(group="commands")
     async def edit(self, verb: str, number: int, text: str = "") -> None:
@@ -253,13 +243,16 @@ class KernelArcApp(ThemedApp, TypeAheadApp):
 
         from engine.control.client import edit
 
+        await self._asked(verb, lambda folder: asyncio.to_thread(edit, folder, verb, number, text))
+
+    async def _asked(self, verb: str, ask: Callable[[Path], Awaitable[Answer]]) -> None:
         session = self.session
         if session is None or self.refuse_if_read_only():
             return
         self.say(f"{verb} sent …", "muted", seconds=0)
         started = time.monotonic()
         try:
-            answer = await asyncio.to_thread(edit, session.folder, verb, number, text)
+            answer = await ask(session.folder)
         except KernelArcError as error:
             self.say(f"! {error.message}", "bold warning")
             return
