@@ -8,18 +8,31 @@ process is given. The store lies under the state directory and is mounted into t
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import re
 import secrets
 import shutil
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+import msgspec
+
+from engine.problems.solution import Solution, solution_sha
 
 MOUNT = "KERNELARC_COMPILE_CACHE"  # environment variable of the zygote: where the store is inside the sandbox
 MAX_BYTES = 256 << 20
 MAX_FILES = 20_000
 _KEY = re.compile(r"[0-9a-f]{16,64}")
+
+
+def key_of(solution: Solution, versions: Mapping[str, str], device: str) -> str:
+    """What a compiled artefact depends on: sources and options, versions of what compiles, device."""
+    facts = (solution_sha(solution), sorted(versions.items()), device, platform.machine())
+    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]
 
 
 class Store:

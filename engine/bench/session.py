@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import hashlib
 import os
-import platform
 import secrets
 from pathlib import Path
 
@@ -27,11 +25,10 @@ from engine.errors import Fault
 from engine.paths import cache_dir
 from engine.problems.load import problem_to_json
 from engine.problems.model import Problem
-from engine.problems.solution import Solution, solution_sha
+from engine.problems.solution import Solution
 
 SLOTS = 8  # calls of one block, at most; more where a slot is small
 _MANY_SLOTS = 32
-
 _DEVICE_SHARE = 0.8
 COMPILER = ("torch._dynamo", "torch._inductor.compile_fx")
 _COMPILER_WORDS = ("torch.compile", "torch._dynamo", "torch._inductor")
@@ -250,14 +247,7 @@ class Session:
         self._free.append(side)
 
     def cache_key(self, solution: Solution) -> str:
-        """What a compiled artefact depends on: sources and options, versions, device."""
-        facts = (
-            solution_sha(solution),
-            sorted(self.zygote.ready.versions.items()),
-            self.device,
-            platform.machine(),
-        )
-        return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]
+        return compile_cache.key_of(solution, self.zygote.ready.versions, self.device)
 
     async def spawn(self, side: Side, solution: Solution) -> Child:
         self._next_uid = (self._next_uid + 1) % _UIDS

@@ -14,13 +14,7 @@ from engine.bench.api import EvaluationPlan
 from engine.bench.clocks import disturbance
 from engine.bench.contender import Block, Contender, Failure
 from engine.bench.correctness import Correctness, one_round
-from engine.bench.plan_calls import (
-    FIRST_CALL_S,
-    FRESH,
-    block_size,
-    device_block_size,
-    style_of_round,
-)
+from engine.bench.plan_calls import FIRST_CALL_S, FRESH, block_size, device_block_size, style_of_round
 from engine.bench.spotcheck import chosen, spot_checks
 from engine.bench.stats import PairDecision, decide_pairs
 from engine.hardware.quiet import QUIET

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
-import platform
 import re
 import secrets
 import shutil
@@ -35,7 +33,7 @@ from engine.errors import BadInput, Fault
 from engine.problems.axes import resolve_axes
 from engine.problems.load import problem_to_json
 from engine.problems.model import ConstAxis, Problem
-from engine.problems.solution import Solution, solution_sha
+from engine.problems.solution import Solution
 from engine.profile import ncu
 from engine.profile.resources import compiled_only, merged, with_compiled
 from engine.profile.wire import GO, MARK, READY, REQUEST, Request, Said
@@ -367,8 +365,7 @@ def _shape(problem: Problem, index: int) -> str:
 def _cache_key(solution: Solution, device: DeviceFacts, place: str) -> str:
     """As the bench's sessions name what they compiled, so that a profile compiles nothing again."""
     versions = {name: device.versions[name] for name in ("python", "triton") if name in device.versions}
-    facts = (solution_sha(solution), sorted((versions | _torch_versions()).items()), place, platform.machine())
-    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]
+    return compile_cache.key_of(solution, versions | _torch_versions(), place)
 
 
 def _torch_versions() -> dict[str, str]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from engine import paths
-from engine.bench import device_lock
 from engine.bench.sandbox import choose_sandbox
 from engine.errors import BadInput, Fault
 from engine.hardware.facts import cpu_facts
@@ -37,17 +35,10 @@ ROWS = (
     '"0","3","python","h","softmax","1","7","(256, 1, 1)","(48, 1, 1)","0","9.0","2,500","24"'
 )
 
-pytestmark = pytest.mark.skipif(choose_sandbox().kind == "none", reason="needs an outer sandbox")
-
-
-@pytest.fixture(autouse=True)
-def own_device_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    folder = tmp_path / "locks"
-    folder.mkdir()
-    monkeypatch.setattr(device_lock, "lock_dir", lambda: folder)
-    before = set(Path("/tmp").glob("kernelarc-profile-*"))
-    yield
-    assert set(Path("/tmp").glob("kernelarc-profile-*")) <= before, "nothing is left behind"
+pytestmark = [
+    pytest.mark.skipif(choose_sandbox().kind == "none", reason="needs an outer sandbox"),
+    pytest.mark.usefixtures("own_device_locks"),
+]
 
 
 def solution(source: str) -> Solution:

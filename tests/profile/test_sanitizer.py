@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from engine.bench import device_lock
 from engine.bench.sandbox import choose_sandbox
 from engine.hardware.facts import cpu_facts
 from engine.problems.solution import Solution, python_solution
@@ -107,15 +105,6 @@ def test_without_the_tool_the_evidence_says_so(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "find_sanitizer", lambda: None)
     found = asyncio.run(sanitize(PROBLEM, solution(), cpu_facts(), place="cpu"))
     assert not found.reason and "not installed" in found.notes[0]
-
-
-@pytest.fixture
-def own_device_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    folder = tmp_path / "locks"
-    folder.mkdir()
-    monkeypatch.setattr(device_lock, "lock_dir", lambda: folder)
-    yield
-    assert not list(Path("/tmp").glob("kernelarc-sanitize-*")), "nothing is left behind"
 
 
 def solution(body: str = "return torch.softmax(x, dim=-1) * scale + y") -> Solution:
