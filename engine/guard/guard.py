@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -330,7 +331,7 @@ class Guard:
         config = session.config
 
         def run(tx: Tx, number: int) -> None:
-            if noise and past.outcome is Outcome.KEEP:
+            if noise and math.isfinite(noise) and past.outcome is Outcome.KEEP:
                 tx.append(ev.NoiseMeasured(candidate=number, noise=noise))
             if write is not None:
                 remember(tx, msgspec.structs.replace(write, candidate=number), config)

@@ -85,6 +85,7 @@ RANDOM = {
         ev.CampaignEnded, state=st.sampled_from(["stopped", "finished"]), reason=st.sampled_from(StopReason)
     ),
     ev.BaselinesMeasured: st.just(BASELINES),
+    ev.NoiseMeasured: st.builds(ev.NoiseMeasured, candidate=NUMBERS, noise=st.floats(0.0, 10.0)),
     ev.CampaignStarted: st.just(started()),
     ev.ModelCharged: st.builds(ev.ModelCharged, agent=AGENTS, cost_usd=st.floats(0.0, 1.0), tokens=NUMBERS),
 }
