@@ -18,7 +18,6 @@ import torch
 from engine.bench.cupti import Activities
 
 _LATE_NS = 20_000  # device still busy this long after the end event: the work was on another stream
-_BLOCKING_SYNC = 0x04
 
 
 class Clock(Protocol):
@@ -129,22 +128,6 @@ class CuptiClock:
             else:
                 spans.append(end - begin)  # nothing ran on the device: the call is host time
         return spans
-
-
-def sleep_while_waiting(index: int) -> bool:
-    """Before the context exists: waiting for the device must not burn processor time.
-
-    Then wall time minus processor time is time spent waiting for the GPU, which is what claims are checked with.
-    """
-    import ctypes
-
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-        handle = ctypes.c_int()
-        ok = driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(handle), index) == 0
-        return bool(ok and driver.cuDevicePrimaryCtxSetFlags_v2(handle, _BLOCKING_SYNC) == 0)
-    except (OSError, AttributeError):
-        return False
 
 
 def pin(address: int, size: int) -> None:

@@ -6,16 +6,18 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from engine.bench import judge_wire as jw
 from engine.bench.contender import Block, Contender, Failure
 from engine.bench.crosscheck import device_check
 from engine.bench.noop import noop_contender, noop_fault, overhead_of
+from engine.bench.overhead import Overhead
 from engine.bench.plan_calls import HIDDEN
 from engine.bench.stats import TimingCheck
 
 if TYPE_CHECKING:
     from engine.bench.evaluation import Trial
 
-_PAIRS, _PAIRS_WHILE_SEARCHING = 4, 3  # blocks of each size
+_PAIRS, _IDLE_PAIRS = 4, 3  # blocks of each size, at most: of a candidate, of a no-op
 _CALLS, _CALLS_IF_LARGE = 16, 4
 PRELUDES = (16, 64, 256)
 """Fills before each call: about 0.5, 2 and 8 ms of an H200. The next is taken while a call looks suspicious.
@@ -33,18 +35,16 @@ async def device_checks(
     Raises :class:`Failure` of the candidate, :class:`engine.errors.Fault` of anything of ours.
     """
     session, style = trial.session, trial.candidate.solution.spec.destination_passing_style
-    pairs = _PAIRS if trial.plan.check_all or fresh else _PAIRS_WHILE_SEARCHING
     noop = noop_contender(session, style) if fresh or trial.noop is None else trial.noop
     checks: dict[int, TimingCheck] = {}
     try:
         for workload, claim in claimed_ms.items():
             k = _calls_of(session.slots[workload])
             for prelude in PRELUDES:
-                blocks = await _blocks(trial, candidate, workload, k, prelude, pairs)
                 key = (style, workload, k, prelude)
                 if fresh or key not in session.overheads:
-                    session.overheads[key] = overhead_of(await _idle_blocks(trial, noop, workload, k, prelude))
-                check = device_check(blocks, claim, k, session.overheads[key], session.bound_ms(workload))
+                    session.overheads[key] = overhead_of(await _idle_blocks(noop, workload, k, prelude))
+                check = await _asked(trial, candidate, workload, claim, k, prelude, session.overheads[key])
                 if check is not None:
                     checks[workload] = check
                 if check is None or not check.suspect or check.below_bound:
@@ -55,33 +55,47 @@ async def device_checks(
     return checks
 
 
+async def _asked(
+    trial: Trial, candidate: Contender, workload: int, claim_ms: float, k: int, prelude: int, idle: Overhead
+) -> TimingCheck | None:
+    """Pairs of blocks until one says that the claim may be true: only what all of them deny is called a lie.
+
+    A first block, as large as any, is run for its allocations only. One secretly chosen call of the first pair is
+    compared.
+    """
+    await _block(candidate, workload, 2 * k, prelude)
+    blocks: list[Block] = []
+    check = None
+    checked = secrets.randbelow(2)
+    for index in range(2 * _PAIRS):
+        block, inputs = await _block(candidate, workload, k * (1 + index % 2), prelude)
+        blocks.append(block)
+        if index == checked:
+            named = len(inputs) - 1 if candidate.reuses_output else secrets.randbelow(len(inputs))
+            found = await candidate.check(workload, inputs, [named])
+            trial.results[workload].absorb(found, HIDDEN, "a call for the outside clock")
+        if index % 2 == 0:
+            continue
+        check = device_check(blocks, claim_ms, k, idle, trial.session.bound_ms(workload))
+        if check is None or not check.suspect or check.below_bound:
+            return check
+    return check
+
+
 def _calls_of(slots: int) -> int:
     """k. Slots are used again within a block, in the stream's order; few calls where the outputs are large."""
     return _CALLS if slots >= _CALLS else max(1, min(_CALLS_IF_LARGE, slots // 2))
 
 
-async def _idle_blocks(trial: Trial, noop: Contender, workload: int, k: int, prelude: int) -> list[Block]:
+async def _idle_blocks(noop: Contender, workload: int, k: int, prelude: int) -> list[Block]:
     try:
-        return await _blocks(trial, noop, workload, k, prelude, _PAIRS)
+        await _block(noop, workload, 2 * k, prelude)
+        return [(await _block(noop, workload, k * (1 + i % 2), prelude))[0] for i in range(2 * _IDLE_PAIRS)]
     except Failure as failure:
         raise noop_fault(failure) from None
 
 
-async def _blocks(trial: Trial, side: Contender, workload: int, k: int, prelude: int, pairs: int) -> list[Block]:
-    """Blocks of k and 2k calls, all refilled in secret: allocating would be a difference between blocks.
-
-    A first block is run for its allocations only. One secretly chosen call of a candidate is compared like any.
-    """
-    blocks: list[Block] = []
-    slots = side.session.slots[workload]
-    checked = secrets.randbelow(2 * pairs)
-    for index in range(-1, 2 * pairs):
-        inputs = side.session.draw(workload, k if index % 2 == 0 else 2 * k, slots)
-        block = await side.run(workload, inputs, HIDDEN, prelude=prelude)
-        if index >= 0:
-            blocks.append(block)
-        if side.role == "candidate" and index == checked:
-            named = len(inputs) - 1 if side.reuses_output else secrets.randbelow(len(inputs))
-            found = await side.check(workload, inputs, [named])
-            trial.results[workload].absorb(found, HIDDEN, "a call for the outside clock")
-    return blocks
+async def _block(side: Contender, workload: int, calls: int, prelude: int) -> tuple[Block, list[jw.Inputs]]:
+    """All refilled in secret: allocating would be a difference between blocks."""
+    inputs = side.session.draw(workload, calls, side.session.slots[workload])
+    return await side.run(workload, inputs, HIDDEN, prelude=prelude), inputs

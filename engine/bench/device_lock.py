@@ -15,6 +15,7 @@ import stat
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -38,31 +39,54 @@ _TURN_S = 2.0
 _PAUSE_S = 3 * _POLL_S
 
 
+class _Queue:
+    """The tasks of one event loop that want one device, in the order in which they asked."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.since = self.left = 0.0  # monotonic: handed from task to task since when; last given back when
+
+
+_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Queue]] = WeakKeyDictionary()
+
+
 class Turn:
     """The device as one task holds it. :meth:`breathe` lets others in once in a while."""
 
-    def __init__(self, lock: DeviceLock, fd: int, asked: float) -> None:
+    def __init__(self, lock: DeviceLock, fd: int) -> None:
         self._lock, self._fd = lock, fd
+        self._queue = _queues.setdefault(asyncio.get_running_loop(), {}).setdefault(str(lock.path), _Queue())
+        self._queued = False
         self.uses: list[Held] = []
-        self._begin(asked)
 
-    def _begin(self, asked: float) -> None:
-        self.uses.append(Held(device=self._lock.uuid, asked=asked, acquired=time.monotonic()))
-        self._lock.trace.append(self.uses[-1])
+    async def take(self) -> None:
+        """Waits for the tasks before this one, then for other processes."""
+        asked, queue = time.monotonic(), self._queue
+        await queue.turn.acquire()
+        self._queued = True
+        handed_on = time.monotonic() - queue.left < _PAUSE_S
+        if handed_on and time.monotonic() - queue.since > _TURN_S:
+            await asyncio.sleep(_PAUSE_S)  # other processes poll: without a pause they would never get in
+            handed_on = False
+        await self._lock.wait(self._fd)
+        use = Held(device=self._lock.uuid, asked=asked, acquired=time.monotonic())
+        queue.since = queue.since if handed_on else use.acquired
+        self.uses.append(use)
+        self._lock.trace.append(use)
 
-    def end(self) -> None:
-        self.uses[-1].released = time.monotonic()
+    def give(self) -> None:
+        if self.uses and self.uses[-1].released is None:
+            self.uses[-1].released = self._queue.left = time.monotonic()
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        if self._queued:
+            self._queued = False
+            self._queue.turn.release()
 
     async def breathe(self) -> None:
-        """Between two timed blocks: after a turn of two seconds the device is free for a moment."""
-        if time.monotonic() - self.uses[-1].acquired < _TURN_S:
-            return
-        self.end()
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
-        asked = time.monotonic()
-        await asyncio.sleep(_PAUSE_S)
-        await self._lock.wait(self._fd)
-        self._begin(asked)
+        """Between two timed blocks: after a turn of two seconds whoever waits has the device first."""
+        if time.monotonic() - self.uses[-1].acquired >= _TURN_S:
+            self.give()
+            await self.take()
 
 
 class DeviceLock:
@@ -117,15 +141,14 @@ class DeviceLock:
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[Turn]:
         """Raises :class:`Fault` ``fault.device-lock`` if the lock file cannot be used."""
-        asked = time.monotonic()
         fd = self._open()
         try:
             # flock belongs to the open file: every task opens its own, so tasks exclude each other as well.
-            await self.wait(fd)
-            turn = Turn(self, fd, asked)
+            turn = Turn(self, fd)
             try:
+                await turn.take()
                 yield turn
             finally:
-                turn.end()
+                turn.give()
         finally:
             os.close(fd)

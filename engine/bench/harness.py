@@ -329,12 +329,10 @@ def _caller(load: wire.Load, folder: str, inputs: Arena, outputs: Arena, *, on_h
     """Clocks are opened and bound before the candidate's first line runs."""
     if on_host:
         return Caller(lambda: import_entry(load, folder), load, inputs, outputs)
-    from engine.bench.cuda_timer import sleep_while_waiting
     from engine.bench.device_harness import DeviceCaller
 
     device = torch.device(load.device)
     if device.type == "cuda":
-        sleep_while_waiting(device.index or 0)
         torch.cuda.set_device(device.index or 0)
         torch.cuda.init()
     return DeviceCaller(lambda: import_entry(load, folder), load, inputs, outputs, device)

@@ -34,7 +34,7 @@ from engine.problems.solution import Solution
 
 _MOST_PAIRS = 12
 _BUDGET_S = 8.0
-_PROCESSES, _ROUNDS, _MOST_ROUNDS, _PANEL_S, _PANEL_CALLS = 5, 4, 10, 2.0, 5
+_PROCESSES, _ROUNDS, _MOST_ROUNDS, _PANEL_S, _PANEL_CALLS = 5, 4, 10, 1.0, 5
 _PLAN = EvaluationPlan(min_pairs=5, max_pairs=8)  # five blocks where they agree, more where they scatter
 
 
@@ -73,10 +73,10 @@ async def _panel(sides: list[Contender], lock: DeviceLock) -> list[list[float]]:
     workloads = list(range(session.listed))
     rounds: list[list[float]] = [[] for _ in sides]
     try:
+        await _warm(sides[0], workloads)
+        await sides[0].save_compiled()  # the others need not compile
+        await asyncio.gather(*(_warm(side, workloads) for side in sides[1:]))
         async with lock.held() as turn:
-            await _warm(sides[0], workloads)
-            await sides[0].save_compiled()  # the others need not compile
-            await asyncio.gather(*(_warm(side, workloads) for side in sides[1:]))
             begin = time.monotonic()
             while len(rounds[0]) < _ROUNDS or (
                 len(rounds[0]) < _MOST_ROUNDS and time.monotonic() - begin < _PANEL_S

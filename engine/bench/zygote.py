@@ -15,12 +15,14 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import NoReturn
 
 import msgspec
@@ -249,12 +251,52 @@ def children_may_use_cuda() -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def build_triton_driver(folder: str) -> int:
+    """In a process of its own, while this one imports torch: the library that Triton reaches the driver through.
+
+    A C compiler makes it, in half a second or more, and Triton keeps it in its cache, of which every candidate
+    has an empty one. Returns the process's id, 0 where there is nothing to build for.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "" or find_spec("triton") is None:
+        return 0
+    child = os.fork()
+    if child:
+        return child
+    try:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        from triton.backends.nvidia.driver import CudaUtils
+
+        CudaUtils()
+    finally:
+        os._exit(0)
+
+
+def load_triton_driver(builder: int, folder: str) -> None:
+    """Children inherit Triton's driver. Loading and choosing it asks CUDA nothing, which a fork would not bear."""
+    if not builder:
+        return
+    os.waitpid(builder, 0)
+    own = os.environ["TRITON_CACHE_DIR"]
+    try:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        from triton.backends.nvidia.driver import CudaDriver
+        from triton.runtime.driver import driver
+
+        driver.set_active(CudaDriver())
+    except (ImportError, AttributeError, AssertionError, OSError, RuntimeError, CalledProcessError) as error:
+        print(f"every candidate builds Triton's driver library: {error!r}", file=sys.stderr)  # slower, no worse
+    finally:
+        os.environ["TRITON_CACHE_DIR"] = own
+
+
 def main() -> NoReturn:
     begin = time.monotonic()
     control = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(control.fileno(), False)
     with suppress(OSError):
         ns.prctl(ns.PR_SET_CHILD_SUBREAPER, 1)
+    drivers = f"{os.environ.get(compile_cache.MOUNT) or tempfile.gettempdir()}/driver"
+    builder = build_triton_driver(drivers)
     import torch
 
     from engine.bench import harness  # noqa: F401  (imported before the fork, so that children share it)
@@ -274,6 +316,7 @@ def main() -> NoReturn:
     for module in ("numpy", "triton"):  # while the engine talks to the judge
         if find_spec(module) is not None:
             importlib.import_module(module)
+    load_triton_driver(builder, drivers)
     gc.collect()
     gc.freeze()
     Zygote(control).run()

@@ -12,7 +12,8 @@ from engine.hardware.facts import device_facts
 from engine.problems.load import problem_from_json
 from engine.problems.model import Problem
 from engine.problems.solution import Solution
-from engine.profile.run import Failed, profile_solution
+from engine.profile.run import profile_solution
+from engine.profile.talk import Failed
 from engine.profile.text import profile_lines
 from engine.records import DeviceFacts, Profile
 from engine.session import Session, log

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
@@ -36,24 +36,14 @@ from engine.problems.model import ConstAxis, Problem
 from engine.problems.solution import Solution
 from engine.profile import ncu
 from engine.profile.resources import compiled_only, merged, with_compiled
-from engine.profile.wire import GO, MARK, READY, REQUEST, Request, Said
+from engine.profile.talk import OUTPUT, Failed, Talk
+from engine.profile.wire import GO, REQUEST, Request, Said
 from engine.records import DeviceFacts, KernelFacts, Profile
 from engine.text import clean
 
-READY_S = 240.0  # import, compile, warm up: outside the device's lock
-CALL_S = 60.0  # one call, replayed by Nsight Compute, with the device held
-_OUTPUT = 16 << 20
 _LOOK_S = 0.25
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FIRST_UID, _UIDS = 61000, 4000
-
-
-class Failed(Exception):
-    """The profiled process did not do its call: a stable reason and a line for a person."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(reason)
-        self.reason, self.detail = reason, detail
 
 
 async def profile_solution(
@@ -149,8 +139,6 @@ async def _recorded(run: Run, notes: list[str]) -> tuple[list[KernelFacts], str]
 class Run:
     """One solution on one workload, laid out in a folder that the process may read. One process at a time."""
 
-    call_s = CALL_S
-
     def __init__(
         self,
         problem: Problem,
@@ -163,8 +151,13 @@ class Run:
     ) -> None:
         self.problem, self.solution, self.device, self.place = problem, solution, device, place
         self.sandbox, self.folder, self.index = sandbox, folder, index
-        self.said = ""  # all that the last process wrote
         self._key = _cache_key(solution, device, place)
+        self._talk: Talk | None = None
+
+    @property
+    def said(self) -> str:
+        """All that the last process and the tool around it wrote."""
+        return self._talk.said if self._talk is not None else ""
 
     async def lay_out(self) -> None:
         """Build what must be built. Raises :class:`Failed` if it does not compile."""
@@ -183,8 +176,20 @@ class Run:
             raise Failed(failure.reason, failure.detail) from None
         (self.folder / f"{LIBRARY}.so").write_bytes(library)
 
-    async def once(self, tool: Sequence[str], *, counters: bool, cold: bool = False) -> tuple[Said, str]:
-        """One process; the device is held from its readiness to its end. Raises :class:`Failed`."""
+    async def once(self, tool: Sequence[str], *, counters: bool) -> tuple[Said, str]:
+        """One process; the device is held for its call. Raises :class:`Failed`."""
+        async with self.talk(tool, counters=counters) as talk:
+            await talk.ready()
+            async with self.lock().held():
+                said = await talk.call()
+            return said, await talk.rest()
+
+    def lock(self) -> DeviceLock:
+        return DeviceLock(self.device.uuid or self.place)
+
+    @contextlib.asynccontextmanager
+    async def talk(self, tool: Sequence[str], *, counters: bool, cold: bool = False) -> AsyncIterator[Talk]:
+        """A process of its own, gone with everything that it started when the block ends."""
         (self.folder / GO).unlink(missing_ok=True)
         request = msgspec.structs.replace(self._request(counters=counters), cold=cold)
         (self.folder / REQUEST).write_bytes(msgspec.json.encode(request))
@@ -196,70 +201,19 @@ class Run:
             env=self._environment(tool),
             cwd="/",
             start_new_session=True,
-            limit=_OUTPUT,
+            limit=OUTPUT,
         )
         watch = asyncio.create_task(self._watch_memory(process))
-        self.said = ""
+        assert process.stdout is not None
+        talk = self._talk = Talk(process.stdout, self.folder)
         try:
-            return await self._conversation(process)
+            yield talk
         finally:
             watch.cancel()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
             await asyncio.wait({watch})
-
-    async def _conversation(self, process: asyncio.subprocess.Process) -> tuple[Said, str]:
-        assert process.stdout is not None
-        try:
-            async with asyncio.timeout(READY_S):
-                first = await self._next(process.stdout)
-        except TimeoutError:
-            raise Failed("resource.timeout", f"it was not ready for a profile within {READY_S:.0f} s") from None
-        if first != READY:
-            raise self._failure(first)
-        async with DeviceLock(self.device.uuid or self.place).held():
-            (self.folder / GO).touch()
-            try:
-                async with asyncio.timeout(self.call_s):
-                    last = await self._next(process.stdout)
-                    await self._rest(process.stdout)
-            except TimeoutError:
-                raise Failed("resource.timeout", f"its call took longer than {self.call_s:.0f} s") from None
-        said = _decoded(last)
-        if said is None or said.error:
-            raise self._failure(last)
-        return said, self.said
-
-    async def _next(self, stream: asyncio.StreamReader) -> str | None:
-        """The next line for us; other lines are kept for ncu's parser. ``None`` at the end."""
-        while line := await self._line(stream):
-            text = line.decode("utf-8", "replace")
-            if text.startswith(MARK):
-                return text.removeprefix(MARK).rstrip("\n")
-            self.said += text
-            if len(self.said) > _OUTPUT:
-                raise Failed("resource.output", "it wrote too much")
-        return None
-
-    async def _rest(self, stream: asyncio.StreamReader) -> None:
-        while await self._next(stream) is not None:
-            pass
-
-    async def _line(self, stream: asyncio.StreamReader) -> bytes:
-        try:
-            return await stream.readline()
-        except ValueError:
-            raise Failed("resource.output", "it wrote a line that is too long") from None
-
-    def _failure(self, last: str | None) -> Failed:
-        said = _decoded(last) if last is not None else None
-        if said is not None and said.error:
-            return Failed("wrong.exception", clean(said.error, 500))
-        words = " ".join(self.said.split())[-300:]
-        return Failed(
-            "crash.exit", clean(f"the profiled process ended early: {words}" if words else "it ended early", 500)
-        )
 
     async def _watch_memory(self, process: asyncio.subprocess.Process) -> None:
         """More host memory than a candidate may have ends it."""
@@ -321,13 +275,6 @@ class Run:
 def _home_of(tool: Sequence[str]) -> list[Path]:
     """Where the tool's own files are."""
     return [Path(tool[0]).resolve().parent] if tool else []
-
-
-def _decoded(text: str | None) -> Said | None:
-    try:
-        return msgspec.json.decode(text or "", type=Said)
-    except msgspec.MsgspecError:
-        return None
 
 
 def _resident(root: int) -> int:

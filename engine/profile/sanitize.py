@@ -7,8 +7,9 @@ the device is held for the call alone: instrumented kernels are slow.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -17,12 +18,12 @@ import msgspec
 from engine.bench.sandbox import choose_sandbox
 from engine.problems.model import Problem
 from engine.problems.solution import CPP_LANGUAGES, Solution
-from engine.profile.run import Failed, Run, workload_size
+from engine.profile.run import Run, workload_size
 from engine.profile.sanitizer_report import TOOLS, SanitizerReport, parse_report
+from engine.profile.talk import Failed, Talk
 from engine.records import DeviceFacts
 from engine.text import clean
 
-CALL_S = 60.0  # of one tool: drawing inputs and one call, all of it instrumented, with the device held
 _REASONS = {"memcheck": "wrong.memory-access", "racecheck": "wrong.race"}
 _PLACES = ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda/compute-sanitizer/compute-sanitizer")
 # Languages whose kernels are the candidate's own; what torch compiles itself is not looked at.
@@ -70,27 +71,47 @@ async def sanitize(
         return Sanitized(notes=["compute-sanitizer was not run: this machine allows no outer sandbox"])
     index = min(range(len(problem.workloads)), key=lambda i: workload_size(problem, i))
     where = place or f"cuda:{device.index or 0}"
-
-    async def look(check: str) -> SanitizerReport:
-        folder = Path(mkdtemp(prefix="kernelarc-sanitize-"))
-        try:
-            folder.chmod(0o755)
-            return await _checked(_Watched(problem, solution, device, where, sandbox, folder, index), found, check)
-        finally:
+    folders = {check: Path(mkdtemp(prefix="kernelarc-sanitize-")) for check in TOOLS}
+    runs = {c: _Watched(problem, solution, device, where, sandbox, folder, index) for c, folder in folders.items()}
+    try:
+        reports = await _looked(runs, found)
+    finally:
+        for folder in folders.values():
             shutil.rmtree(folder, ignore_errors=True)
-
-    reports = await asyncio.gather(*map(look, TOOLS))
     return concluded(reports, problem.workloads[index].uuid)
 
 
-async def _checked(run: _Watched, tool: str, check: str) -> SanitizerReport:
-    try:
-        await run.lay_out()
-        _, text = await run.once(words(tool, check), counters=True, cold=True)
-    except Failed as failed:
-        report = parse_report(check, run.said)
-        return report if report.own else SanitizerReport(tool=check, problem=failed.detail)
-    return parse_report(check, text)
+async def _looked(runs: Mapping[str, _Watched], tool: str) -> list[SanitizerReport]:
+    """Both checks side by side, their calls under one hold of the device."""
+    failed: dict[str, Failed] = {}
+
+    async def step(check: str, action: Awaitable[object]) -> None:
+        try:
+            await action
+        except Failed as failure:
+            failed[check] = failure
+
+    async with contextlib.AsyncExitStack() as stack:
+        talks: dict[str, Talk] = {}
+        for check, run in runs.items():
+            run.folder.chmod(0o755)
+            await step(check, run.lay_out())
+            if check not in failed:
+                talk = run.talk(words(tool, check), counters=True, cold=True)
+                talks[check] = await stack.enter_async_context(talk)
+        await asyncio.gather(*(step(check, talk.ready()) for check, talk in talks.items()))
+        async with next(iter(runs.values())).lock().held():
+            await asyncio.gather(*(step(c, talk.call()) for c, talk in talks.items() if c not in failed))
+        await asyncio.gather(*(step(c, talk.rest()) for c, talk in talks.items() if c not in failed))
+    return [_report(check, run.said, failed.get(check)) for check, run in runs.items()]
+
+
+def _report(check: str, said: str, failed: Failed | None) -> SanitizerReport:
+    """A call that fails may well have been stopped by what the tool found."""
+    report = parse_report(check, said)
+    if failed is None or report.own:
+        return report
+    return SanitizerReport(tool=check, problem=failed.detail)
 
 
 def concluded(reports: Sequence[SanitizerReport], workload: str) -> Sanitized:
@@ -113,9 +134,7 @@ def concluded(reports: Sequence[SanitizerReport], workload: str) -> Sanitized:
 
 
 class _Watched(Run):
-    """Imported while others are timed, then the device is held for the one call that the tool instruments."""
-
-    call_s = CALL_S
+    """A process whose one call the tool instruments."""
 
     def _environment(self, tool: Sequence[str]) -> dict[str, str]:
         # Each tensor an allocation of its own: what lies beyond it is out of bounds.

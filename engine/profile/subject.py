@@ -69,21 +69,29 @@ def _profiled(request: Request, folder: Path, say: Callable[[str], None]) -> Sai
     workload = problem.workloads[request.workload]
     axes = resolve_axes(problem.definition, workload)
     entry = import_entry(_load(request), f"{SCRATCH}/src")
-    if request.cold:
-        say(READY)
-        _await(folder / GO, request.wait_s)
-    inputs = make_inputs(problem.definition, workload, axes, device, request.seed, root=problem.root)
+    # Drawn on the host for a cold one: kernels that draw would be instrumented as well.
+    drawn = make_inputs(
+        problem.definition,
+        workload,
+        axes,
+        torch.device("cpu") if request.cold else device,
+        request.seed,
+        root=problem.root,
+    )
+    inputs = [value.to(device) if isinstance(value, torch.Tensor) else value for value in drawn]
     outputs = allocate_outputs(problem.definition, axes, device) if request.destination_passing else []
-    flush = L2Flush(device)
-    flush.renew()
 
     def call() -> None:
         entry(*inputs, *outputs)
         _synchronize(device)
 
     if request.cold:
+        say(READY)
+        _await(folder / GO, request.wait_s)
         call()
         return Said()
+    flush = L2Flush(device)
+    flush.renew()
     for _ in range(_WARM_CALLS):
         call()
     say(READY)

@@ -28,7 +28,8 @@ async def test_the_guard_corpus(shared_dir: Path, tmp_path: Path, monkeypatch: p
     corpus = shared_dir / "guard_corpus"
     monkeypatch.setenv(script.CANARY, "")
     rows = script.read_manifest(corpus, gpu=False)
-    results = await script.run_corpus(corpus, rows, gate=True, device="cpu", scratch=tmp_path)
+    run = script.Run(corpus, tmp_path, gate=True, device="cpu", parallel=2)
+    results = await run.all(rows)
     assert len(results) == len(rows)
     wrong = [result for result in results if not result["ok"]]
     assert not wrong, wrong

@@ -1,10 +1,15 @@
 """Runs a corpus of hostile and honest candidates through the bench and says what it got wrong.
 
     python tests/benchmarks/guard_corpus.py CORPUS [--no-gate] [--only REGEX] [--repeat N] [--device D] [--json F]
+        [--parallel N]
 
 Reason classes are checked against the manifest (gate.* REJECT_STATIC, wrong.* FAIL_CORRECTNESS, hack.*
 FAIL_TAMPER, resource.* and crash.* FAIL_RESOURCE); a hostile candidate that passes must be allowed to
 (NEUTRALISED) and gain nothing (speed-up below 1.3). Also looked for: files that escaped, and the canary secret.
+
+On a GPU most candidates do what they were written to do on a CPU. Two that were not written for it differ there
+for good: one that mixes host and device tensors is refused for that, and where a race between threads vanishes
+because one stream orders the work, passing without a gain is right.
 """
 
 from __future__ import annotations
@@ -51,7 +56,9 @@ def solution_of(corpus: Path, row: dict[str, Any], definition: str) -> Any:
     return Solution(name=row["id"], definition=definition, author="corpus", spec=spec, sources=sources)
 
 
-def outcome_of(row: dict[str, Any], verdict: str, reason: str, speedup: float | None) -> tuple[bool, str]:
+def outcome_of(
+    row: dict[str, Any], verdict: str, reason: str, speedup: float | None, device: str = "cpu"
+) -> tuple[bool, str]:
     """(right, class) of one verdict by the manifest."""
     if verdict == "PASS":
         kind = "ACCEPT" if row["kind"] == "honest" else "NEUTRALISED"
@@ -61,7 +68,8 @@ def outcome_of(row: dict[str, Any], verdict: str, reason: str, speedup: float | 
     if row["kind"] == "honest":
         return kind == "ACCEPT", kind
     gained = kind == "NEUTRALISED" and (speedup is None or speedup >= MAX_GAIN)
-    return kind in allowed and not gained, kind
+    elsewhere = device != "cpu" and not row["needs_gpu"] and (kind == "NEUTRALISED" or reason == "wrong.exception")
+    return (kind in allowed or elsewhere) and not gained, kind
 
 
 def traces_left(canary: str, folder: Path) -> list[str]:
@@ -73,71 +81,67 @@ def traces_left(canary: str, folder: Path) -> list[str]:
     return found
 
 
-async def run_task(
-    corpus: Path, task: str, rows: list[dict[str, Any]], *, gate: bool, device: str, scratch: Path, canary: str
-) -> list[dict[str, Any]]:
-    from engine.bench import open_bench
-    from engine.bench.api import EvaluationPlan
-    from engine.problems.load import load_problem
+class Run:
+    """One pass over the corpus: a bench per task, ``parallel`` candidates at a time."""
 
-    if gate:
-        from engine.guard.gate import check
-    problem = load_problem(corpus / "tasks" / task)
-    bench = open_bench(problem, device, scratch / task)
-    results: list[dict[str, Any]] = []
-    try:
+    def __init__(self, corpus: Path, scratch: Path, *, gate: bool, device: str, parallel: int) -> None:
+        self.corpus, self.scratch, self.gate, self.device = corpus, scratch, gate, device
+        self.limit = asyncio.Semaphore(parallel)
+        self.canary = os.environ[CANARY] = f"sk-canary-{secrets.token_hex(8)}"
+
+    async def all(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        tasks: dict[str, list[dict[str, Any]]] = {}
         for row in rows:
-            solution = solution_of(corpus, row, problem.name)
+            tasks.setdefault(row["task"], []).append(row)
+        found = await asyncio.gather(*(self._task(task, rows) for task, rows in tasks.items()))
+        return [result for results in found for result in results]
+
+    async def _task(self, task: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        from engine.bench import open_bench
+        from engine.problems.load import load_problem
+
+        problem = load_problem(self.corpus / "tasks" / task)
+        bench = open_bench(problem, self.device, self.scratch / task)
+        try:
+            return list(await asyncio.gather(*(self._judge(bench, problem, row) for row in rows)))
+        finally:
+            await bench.close()
+
+    async def _judge(self, bench: Any, problem: Any, row: dict[str, Any]) -> dict[str, Any]:
+        solution = solution_of(self.corpus, row, problem.name)
+        async with self.limit:
             begin = time.monotonic()
-            refused = check(solution, problem) if gate else None
-            if refused is not None and not refused.ok:
-                verdict, reason, detail, speedup = "REJECT", refused.reason, refused.detail, None
-            else:
-                answer = await bench.evaluate(solution, EvaluationPlan())
-                verdict, reason, detail = answer.verdict, answer.reason, answer.detail
-                speedup = answer.geomean_speedup
-                if canary in repr(answer):
-                    detail, reason = "the secret is in the verdict", "hack.leak"
-            right, kind = outcome_of(row, verdict, reason, speedup)
-            left = traces_left(canary, scratch)
-            results.append(
-                {
-                    "id": row["id"],
-                    "kind": row["kind"],
-                    "ok": right and not left,
-                    "class": kind,
-                    "reason": reason,
-                    "detail": detail[:300],
-                    "speedup": speedup,
-                    "left": left,
-                    "s": round(time.monotonic() - begin, 2),
-                }
-            )
-            if not results[-1]["ok"]:
-                print(json.dumps(results[-1]), flush=True)
-            for path in glob.glob("/tmp/kernelarc_escape_*"):
-                os.unlink(path)
-    finally:
-        await bench.close()
-    return results
+            verdict, reason, detail, speedup = await self._verdict(bench, problem, solution)
+            right, kind = outcome_of(row, verdict, reason, speedup, self.device)
+            left = traces_left(self.canary, self.scratch)
+        result = {
+            "id": row["id"],
+            "kind": row["kind"],
+            "ok": right and not left,
+            "class": kind,
+            "reason": reason,
+            "detail": detail[:300],
+            "speedup": speedup,
+            "left": left,
+            "s": round(time.monotonic() - begin, 2),
+        }
+        if not result["ok"]:
+            print(json.dumps(result), flush=True)
+        for path in glob.glob("/tmp/kernelarc_escape_*"):
+            os.unlink(path)
+        return result
 
+    async def _verdict(self, bench: Any, problem: Any, solution: Any) -> tuple[str, str, str, float | None]:
+        from engine.bench.api import EvaluationPlan
+        from engine.guard.gate import check
 
-async def run_corpus(
-    corpus: Path, rows: list[dict[str, Any]], *, gate: bool, device: str, scratch: Path, parallel: int = 2
-) -> list[dict[str, Any]]:
-    canary = os.environ[CANARY] = f"sk-canary-{secrets.token_hex(8)}"
-    limit = asyncio.Semaphore(parallel)
-    tasks: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        tasks.setdefault(row["task"], []).append(row)
-
-    async def one(task: str) -> list[dict[str, Any]]:
-        async with limit:
-            return await run_task(
-                corpus, task, tasks[task], gate=gate, device=device, scratch=scratch, canary=canary
-            )
-
-    return [result for results in await asyncio.gather(*map(one, tasks)) for result in results]
+        refused = check(solution, problem) if self.gate else None
+        if refused is not None and not refused.ok:
+            return "REJECT", refused.reason, refused.detail, None
+        answer = await bench.evaluate(solution, EvaluationPlan())
+        if self.canary in repr(answer):
+            return answer.verdict, "hack.leak", "the secret is in the verdict", answer.geomean_speedup
+        return answer.verdict, answer.reason, answer.detail, answer.geomean_speedup
 
 
 def read_manifest(corpus: Path, *, gpu: bool, only: str | None = None) -> list[dict[str, Any]]:
@@ -153,6 +157,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--parallel", type=int, default=2, help="candidates at a time")
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
     rows = read_manifest(args.corpus, gpu=args.device != "cpu", only=args.only)
@@ -160,9 +165,8 @@ def main() -> None:
     for repeat in range(args.repeat):
         begin = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="kernelarc-corpus-") as folder:
-            results = asyncio.run(
-                run_corpus(args.corpus, rows, gate=not args.no_gate, device=args.device, scratch=Path(folder))
-            )
+            run = Run(args.corpus, Path(folder), gate=not args.no_gate, device=args.device, parallel=args.parallel)
+            results = asyncio.run(run.all(rows))
         for result in results:
             if args.verbose and result["ok"]:
                 print(json.dumps(result))

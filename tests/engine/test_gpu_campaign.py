@@ -16,7 +16,7 @@ from engine.errors import Fault
 from engine.hardware.ceilings import Ceilings
 from engine.problems.model import Problem
 from engine.profile import campaign as profiles
-from engine.profile.run import Failed
+from engine.profile.talk import Failed
 from engine.records import Baselines, DeviceFacts, KernelFacts, Profile, WorkloadResult
 from engine.reports.report import build_report, report_text
 from engine.store import events as ev

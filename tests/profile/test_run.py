@@ -15,7 +15,8 @@ from engine.hardware.facts import cpu_facts
 from engine.problems.solution import Solution, python_solution
 from engine.profile import campaign as profiles
 from engine.profile import run as profile_run
-from engine.profile.run import Failed, profile_on, profile_solution
+from engine.profile.run import profile_on, profile_solution
+from engine.profile.talk import Failed
 from engine.records import KernelFacts, Profile
 from engine.store import events as ev
 from engine.store import offline
@@ -134,7 +135,7 @@ def run(x, y, scale):
 
 
 def test_one_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_run, "READY_S", 8.0)
+    monkeypatch.setattr("engine.profile.talk.READY_S", 8.0)
     with pytest.raises(Failed) as caught:
         profile("import time\ndef run(x, y, scale):\n    time.sleep(1000)\n")
     assert caught.value.reason == "resource.timeout"
