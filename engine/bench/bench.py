@@ -69,9 +69,9 @@ class ProcessBench:
                 capability=self.device.compute_capability,
                 device_uuid=self.device.uuid if self._name != "cpu" else None,
             )
-        await self._session.open()
         if self._name != "cpu" and self._bounds is None:
             self._bounds = asyncio.create_task(asyncio.to_thread(lower_bounds, self.problem, self.device.name))
+        await self._session.open()
         if self._bounds is not None and self._bounds.done():
             self._session.bounds = self._bounds.result()
         return self._session

@@ -92,12 +92,12 @@ async def _overheads(trial: Trial, sizes: dict[int, int]) -> dict[int, Overhead]
     """What no-op blocks of each workload take, measured once per session, calling style and block size."""
     session = trial.session
     style = trial.candidate.solution.spec.destination_passing_style
-    missing = {w: k for w, k in sizes.items() if (style, w, k, 0) not in session.overheads}
+    missing = {w: k for w, k in sizes.items() if (style, w, k, 0, False) not in session.overheads}
     if missing:
         measured = await _fresh_blocks(trial, [noop_contender(session, style)], missing)
         for workload, blocks in measured[0].items():
-            session.overheads[style, workload, sizes[workload], 0] = overhead_of(blocks)
-    return {w: session.overheads[style, w, k, 0] for w, k in sizes.items()}
+            session.overheads[style, workload, sizes[workload], 0, False] = overhead_of(blocks)
+    return {w: session.overheads[style, w, k, 0, False] for w, k in sizes.items()}
 
 
 async def _second_run(trial: Trial, workloads: list[int]) -> dict[int, TimingCheck]:

@@ -12,10 +12,10 @@ from engine.problems.solution import Solution, python_solution
 
 
 def noop_contender(
-    session: Session, destination_passing: bool, spin_ns: dict[int, int] | None = None
+    session: Session, destination_passing: bool, spin_ns: dict[int, int] | None = None, *, waits: bool = False
 ) -> Contender:
     solution = noop_solution(
-        session.specs, session.device, destination_passing=destination_passing, spin_ns=spin_ns
+        session.specs, session.device, destination_passing=destination_passing, spin_ns=spin_ns, waits=waits
     )
     return Contender(session, solution, "noop")
 
@@ -37,13 +37,19 @@ def overhead_of(blocks: list[Block]) -> Overhead:
 
 
 def noop_solution(
-    specs: list[WorkloadSpec], device: str, *, destination_passing: bool, spin_ns: dict[int, int] | None = None
+    specs: list[WorkloadSpec],
+    device: str,
+    *,
+    destination_passing: bool,
+    spin_ns: dict[int, int] | None = None,
+    waits: bool = False,
 ) -> Solution:
     """Computes nothing, in either calling style; in return style it hands out new, unwritten tensors.
 
     On a GPU it still launches the smallest of kernels: waiting for a device that works includes being woken up
     afterwards, which waiting for an idle one does not. ``spin_ns``, by workload: each call lasts about as long as
     a real one, because on a busy machine waking up takes longer after a long window than after a short one.
+    ``waits``: each call ends when the GPU has nothing left to do.
     """
     on_gpu = device != "cpu"
     place = f', device="{device}"' if on_gpu else ""
@@ -71,6 +77,7 @@ def noop_solution(
         "def run(*arguments):",
         "    begin = NOW()",
         f"    {'TICK.add_(1)' if on_gpu else 'pass'}",
+        f"    {'torch.cuda.synchronize()' if on_gpu and waits else 'pass'}",
         "    key = tuple([tuple(a.shape) for a in arguments if isinstance(a, torch.Tensor)][:TENSORS])",
         "    until = begin + SPIN[key]",
         "    while NOW() < until:",

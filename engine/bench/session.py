@@ -112,7 +112,8 @@ class Session:
         self.problem = msgspec.structs.replace(problem, workloads=workloads)
         self.device, self.scratch = device, scratch
         self.bounds: dict[str, float] = {}
-        self.overheads: dict[tuple[bool, int, int, int], Overhead] = {}  # style, workload, calls, prelude
+        # By calling style, workload, calls, prelude and whether the no-op waits for the GPU.
+        self.overheads: dict[tuple[bool, int, int, int, bool], Overhead] = {}
         self.clocks = ClockWatch(device_uuid or None)
         self.cores = Cores.of_this_process()
         self.sandbox = sandbox or choose_sandbox()

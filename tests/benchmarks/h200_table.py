@@ -5,7 +5,8 @@
 
 Each row is made by KernelArc's own commands, as a user would type them: ``run`` without an API key, ``export``,
 ``evaluate --against`` torch.compile of the reference. With several GPUs the rows are shared among them, each GPU
-with cores of its own. Ratios come from paired blocks of one evaluation, with 95 % intervals over all workloads.
+with cores of its own. A row is compared while the next row's campaign runs; the device's lock keeps them apart.
+Ratios come from paired blocks of one evaluation, with 95 % intervals over all workloads.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +90,8 @@ class Row:
         self.name = Path(problem).name
         self.found: dict[str, Any] = {"problem": self.name, "device": device}
 
-    def measure(self, scratch: Path, deadline: float) -> dict[str, Any]:
+    def campaign(self, scratch: Path) -> Path | None:
+        """The best kernel of a campaign without an API key, as a file."""
         begin = time.monotonic()
         campaign = f"t-{self.name[:40]}"
         code, out, err = self._run(
@@ -101,22 +104,24 @@ class Row:
         self.found |= {k: status.get(k) for k in ("candidates", "outcomes", "errors", "speedup", "sol_score")}
         if not status.get("speedup"):
             self.found["trouble"] = f"run: exit {code} {err.strip()[-300:]}"
-            return self.found
+            return None
         folder = scratch / self.name
         code, _, err = self._run(["export", campaign, "--out", str(folder)], 30)
         best = folder / "solution.json"
         if not best.is_file():
             self.found["trouble"] = f"export: exit {code} {err.strip()[-200:]}"
-            return self.found
+            return None
         self.found["best"] = json.loads(best.read_text()).get("name")
+        return best
+
+    def compare(self, best: Path, scratch: Path, deadline: float) -> None:
         modes = ["default"]
         if any(word and word in self.name for word in self.options.max_autotune.split(",")):
             modes.append("max-autotune-no-cudagraphs")
         for mode in modes:
             left = deadline - time.monotonic()
-            if left > 25:
+            if left > 20:
                 self._against(mode, best, scratch, left)
-        return self.found
 
     def _against(self, mode: str, best: Path, scratch: Path, left: float) -> None:
         from engine.bench.compiled import compiled_reference
@@ -196,26 +201,48 @@ def text(row: dict[str, Any]) -> str:
     return " | ".join(cells)
 
 
-def worker(
-    number: int, count: int, waiting: queue.Queue[str], rows: list[dict[str, Any]], options: argparse.Namespace,
-    deadline: float,
-) -> None:  # fmt: skip
-    cores = sorted(os.sched_getaffinity(0))
-    share = set(cores[number * len(cores) // count : (number + 1) * len(cores) // count])
-    device = f"cuda:{number + options.first_gpu}"
-    with tempfile.TemporaryDirectory(prefix="kernelarc-table-") as folder:
-        _, out, err = kernelarc(["doctor", "--measure", "--device", device, "--json"], share, 90)
-        print(f"{device} ceilings {str(document(out).get('ceilings'))[:600] or err[-300:]}", flush=True)
-        while time.monotonic() < deadline - 60:
-            try:
-                problem = waiting.get_nowait()
-            except queue.Empty:
-                return
-            row = Row(problem, device, share, options).measure(Path(folder), deadline)
-            rows.append(row)
-            print(text(row), flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(rows, indent=1))
+class Table:
+    """Rows as they are done. Each GPU has one thread for campaigns and one for comparisons."""
+
+    def __init__(self, problems: list[str], options: argparse.Namespace) -> None:
+        self.options, self.deadline = options, time.monotonic() + options.limit_s
+        self.rows: list[dict[str, Any]] = []
+        self._waiting: queue.Queue[str] = queue.Queue()
+        for problem in problems:
+            self._waiting.put(problem)
+
+    def run(self) -> None:
+        threads = [threading.Thread(target=self._one_gpu, args=(n,)) for n in range(self.options.gpus)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _one_gpu(self, number: int) -> None:
+        cores, count = sorted(os.sched_getaffinity(0)), self.options.gpus
+        share = set(cores[number * len(cores) // count : (number + 1) * len(cores) // count])
+        device = f"cuda:{number + self.options.first_gpu}"
+        with (
+            tempfile.TemporaryDirectory(prefix="kernelarc-table-") as folder,
+            ThreadPoolExecutor(max_workers=1) as comparing,
+        ):
+            _, out, err = kernelarc(["doctor", "--measure", "--device", device, "--json"], share, 90)
+            print(f"{device} ceilings {str(document(out).get('ceilings'))[:600] or err[-300:]}", flush=True)
+            while time.monotonic() < self.deadline - 60:
+                try:
+                    row = Row(self._waiting.get_nowait(), device, share, self.options)
+                except queue.Empty:
+                    return
+                best = row.campaign(Path(folder))
+                comparing.submit(self._compared, row, best, Path(folder))
+
+    def _compared(self, row: Row, best: Path | None, scratch: Path) -> None:
+        if best is not None:
+            row.compare(best, scratch, self.deadline)
+        self.rows.append(row.found)
+        print(text(row.found), flush=True)
+        if self.options.json:
+            self.options.json.write_text(json.dumps(self.rows, indent=1))
 
 
 def main() -> None:
@@ -237,19 +264,9 @@ def main() -> None:
     wanted += [str(ROOT / "tasks" / name) for name in BUNDLED]
     if options.only:
         wanted = [p for p in wanted if any(word in Path(p).name for word in options.only.split(","))]
-    waiting: queue.Queue[str] = queue.Queue()
-    for problem in wanted:
-        waiting.put(problem)
-    rows: list[dict[str, Any]] = []
-    deadline = time.monotonic() + options.limit_s
-    threads = [
-        threading.Thread(target=worker, args=(n, options.gpus, waiting, rows, options, deadline))
-        for n in range(options.gpus)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    table = Table(wanted, options)
+    table.run()
+    rows = table.rows
     missing = sorted({Path(p).name for p in wanted} - {row["problem"] for row in rows})
     print(f"{len(rows)} rows; not reached: {', '.join(missing) or 'none'}")
 
