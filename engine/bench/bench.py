@@ -24,6 +24,7 @@ from engine.hardware.facts import device_facts
 from engine.hardware.peaks import find_peaks
 from engine.hardware.roofline import bounds
 from engine.problems.model import Problem
+from engine.problems.reference import is_reference
 from engine.problems.solution import Solution, python_solution
 from engine.records import Baselines, DeviceFacts, Evaluation
 
@@ -86,7 +87,8 @@ class ProcessBench:
         rivals = []
         if incumbent is not None:
             rivals.append(Rival("incumbent", incumbent))
-        if incumbent is None or plan.against_reference:
+        # A campaign starts from the reference itself, which need not be timed as both.
+        if incumbent is None or (plan.against_reference and not is_reference(incumbent, self.problem)):
             rivals.append(Rival("reference", reference_solution(self.problem)))
         async with self._used():
             try:

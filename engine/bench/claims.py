@@ -13,6 +13,7 @@ from engine.bench.noop import noop_contender, noop_fault, overhead_of
 from engine.bench.overhead import Overhead
 from engine.bench.plan_calls import FRESH, style_of_round
 from engine.bench.stats import TimingCheck, timing_is_forged
+from engine.problems.reference import is_reference
 
 if TYPE_CHECKING:
     from engine.bench.evaluation import Trial
@@ -28,8 +29,7 @@ async def verify_claims(trial: Trial) -> None:
     The problem's own reference, as a campaign starts from it, has nothing to hide.
     """
     assert trial.timing is not None
-    solution = trial.candidate.solution
-    if [source.content for source in solution.sources] == [trial.session.problem.definition.reference]:
+    if is_reference(trial.candidate.solution, trial.session.problem):
         return
     try:
         first = await _first_run(trial)

@@ -241,13 +241,15 @@ class Trial:
 
     async def _breathe(self) -> None:
         if self._turn is not None:
+            begin = time.monotonic()
             await self._turn.breathe()
+            self.phases["wait"] += time.monotonic() - begin
 
     async def _time(self) -> None:
         if self._failed() or not self.plan.timing:
             return
         self.on_phase("benching", "")
-        begin, cores = time.monotonic(), self.session.cores
+        begin, cores, waited = time.monotonic(), self.session.cores, self.phases["wait"]
         if not self.session.on_gpu:
             await concurrent_rounds(self.candidate, self.results, sorted({*cores.timing, *cores.work}))
         if self._failed():
@@ -261,6 +263,9 @@ class Trial:
         if len(timers) > 1:
             raise Fault("fault.timer", f"two clocks in one comparison: {', '.join(sorted(timers))}")
         self.timing = await Pairing(self.candidate, self.rivals, self.plan, self.results, self._breathe).run()
+        blocks = self.timing.blocks
+        if self.plan.against_reference and "reference" not in blocks and "incumbent" in blocks:
+            blocks["reference"] = blocks["incumbent"]  # which is the reference, see ``ProcessBench.evaluate``
         if not self._failed():
             await verify_claims(self)
-        self.phases["timing"] = time.monotonic() - begin
+        self.phases["timing"] = time.monotonic() - begin - (self.phases["wait"] - waited)

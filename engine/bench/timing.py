@@ -21,6 +21,7 @@ from engine.hardware.quiet import QUIET
 
 _REFERENCE_BUDGET_S = 5.0  # without an incumbent there is nothing to decide, only a ratio to estimate
 _PRECISION = 0.05  # half-width of the interval of ln(reference / candidate) that is good enough
+_FEWEST = 3  # pairs: the interval of two is as good as none
 _REDONE = 3  # times a pair is measured again because the clock moved
 _CHECKS_S = 1.0  # judge's time for checking timed calls that is always granted
 _CHECK_SHARE = 0.5  # beyond it, as a share of the time that blocks took
@@ -98,7 +99,7 @@ class Pairing:
 
     async def run(self) -> Timing:
         """Until the decision is clear, the pairs are used up or the time is. Raises :class:`Fault`."""
-        begin = time.monotonic()
+        begin, away_s = time.monotonic(), 0.0  # a budget is of time with the device, not of waiting for others
         for _ in range(_WARM_UP):
             for workload in list(self.workloads):
                 for side in self.sides:
@@ -106,11 +107,13 @@ class Pairing:
         for pair in range(self.plan.max_pairs):
             for workload in list(self.workloads):
                 await self._pair(workload, pair)
+                paused = time.monotonic()
                 await self.breathe()
+                away_s += time.monotonic() - paused
             self.timing.pairs = pair + 1
-            if not self.workloads or self._settled(time.monotonic() - begin):
+            if not self.workloads or self._settled(time.monotonic() - begin - away_s):
                 break
-        self.timing.seconds = time.monotonic() - begin
+        self.timing.seconds = time.monotonic() - begin - away_s
         return self.timing
 
     def _must_check(self, workload: int, pair: int) -> bool:
@@ -223,7 +226,7 @@ class Pairing:
             return self.timing.pairs >= self.plan.min_pairs
         rival = self.sides[1].role
         budget_s = _REFERENCE_BUDGET_S if rival == "reference" else self.plan.timing_s
-        final = elapsed_s > budget_s and self.timing.pairs >= 2  # one pair has no interval
+        final = elapsed_s > budget_s and self.timing.pairs >= _FEWEST
         decision = decide_pairs(
             self.timing.log_ratios(rival, self.workloads),
             self.plan.margin,

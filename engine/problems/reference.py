@@ -15,7 +15,8 @@ from types import ModuleType
 from typing import NamedTuple
 
 from engine.errors import BadInput
-from engine.problems.model import Definition
+from engine.problems.model import Definition, Problem
+from engine.problems.solution import Solution
 
 
 class Signature(NamedTuple):
@@ -25,6 +26,11 @@ class Signature(NamedTuple):
     required_keywords: tuple[str, ...]
     variadic: bool
     is_async: bool
+
+
+def is_reference(solution: Solution, problem: Problem) -> bool:
+    """Whether a solution is the problem's own reference, as a campaign starts from it."""
+    return [source.content for source in solution.sources] == [problem.definition.reference]
 
 
 def parse_source(source: str) -> ast.Module:

@@ -127,7 +127,7 @@ async def test_a_comparison_has_an_interval_however_little_time_there_is(
 ) -> None:
     plan = EvaluationPlan(rounds=1, timing_s=0.0, unlisted_shape=False)
     answer = await device_bench.evaluate(candidate("", RIGHT), plan, candidate("", RIGHT))
-    assert answer.comparison is not None and answer.comparison.pairs == 2
+    assert answer.comparison is not None and answer.comparison.pairs == 3
     assert math.isfinite(answer.comparison.lo) and math.isfinite(answer.comparison.hi)
 
 
