@@ -14,6 +14,7 @@ from engine.records import Baselines, DeviceFacts, Evaluation
 
 SEARCH_S = 6.0  # of timing per candidate while searching: a clear gain needs far less, a tie is not worth more
 CONFIRM_S = 20.0
+KEEP_ROUNDS = 10  # of fresh inputs before a KEEP is archived, those while searching counted in
 
 PhaseSink = Callable[[str, str], None]
 """Called with (phase, detail) as an evaluation moves on: compiling, waiting device, benching, confirming."""
@@ -36,8 +37,11 @@ class EvaluationPlan(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float = 600.0  # the parent's wall clock for the whole evaluation
 
     def final(self) -> EvaluationPlan:
-        """The confirmation of a KEEP: ten rounds, fresh children, paired with the reference too."""
-        return msgspec.structs.replace(self, rounds=10, against_reference=True, timing_s=CONFIRM_S, check_all=True)
+        """The confirmation of a KEEP: ten rounds in all, fresh children, paired with the reference too."""
+        rounds = max(self.rounds, KEEP_ROUNDS - self.rounds)
+        return msgspec.structs.replace(
+            self, rounds=rounds, against_reference=True, timing_s=CONFIRM_S, check_all=True
+        )
 
 
 class Bench(Protocol):

@@ -7,6 +7,7 @@ where other streams were still busy. One process uses one of them for its whole 
 
 from __future__ import annotations
 
+import ctypes
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
@@ -151,35 +152,36 @@ def open_clock(device: torch.device) -> Clock:
 
 
 class L2Flush:
-    """Empties the L2 cache: lines set aside as persisting are released, then twice its size is written."""
+    """Empties the L2 cache: lines set aside as persisting are released, then twice its size is written.
+
+    Through the driver and by address: a buffer that was found and shrunk is written in full all the same.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self._bytes = 0
-        self._reset: Callable[[], int] | None = None
-        self._device = device
+        self._device, self._bytes = device, 0
         self._buffer: torch.Tensor | None = None
+        self._address = ctypes.c_void_p()
         if device.type == "cuda":
-            import ctypes
-
             self._bytes = 2 * int(torch.cuda.get_device_properties(device).L2_cache_size)
-            try:
-                self._reset = ctypes.CDLL("libcuda.so.1").cuCtxResetPersistingL2Cache
-            except (OSError, AttributeError):
-                self._reset = None
+            driver = ctypes.CDLL("libcuda.so.1")
+            self._reset = getattr(driver, "cuCtxResetPersistingL2Cache", None)
+            self._fill, self._stream = driver.cuMemsetD32Async, torch._C._cuda_getCurrentRawStream
 
     def renew(self) -> None:
         """A new buffer for every block: one that was found and tampered with is not used again."""
         if self._bytes:
             self._buffer = torch.empty(self._bytes, dtype=torch.uint8, device=self._device)
+            self._address = ctypes.c_void_p(self._buffer.data_ptr())
 
     def __call__(self) -> None:
-        if self._buffer is not None:
+        if self._bytes:
             if self._reset is not None:
                 self._reset()
-            self._buffer.zero_()
+            self.fill(1)
 
     def fill(self, times: int) -> None:
         """Keeps the device busy for a while: the buffer is written that often, nothing is waited for."""
-        if self._buffer is not None:
+        if self._bytes:
+            stream = ctypes.c_void_p(self._stream(self._device.index or 0))
             for _ in range(times):
-                self._buffer.zero_()
+                self._fill(self._address, 0, ctypes.c_size_t(self._bytes // 4), stream)

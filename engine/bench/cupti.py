@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from engine.hardware.cupti import find_library
+from engine.hardware.shared_library import find
 
 MEMCPY, MEMSET, CONCURRENT_KERNEL = 1, 2, 10
 _WANTED = frozenset((MEMCPY, MEMSET, 3, CONCURRENT_KERNEL))
@@ -34,7 +34,7 @@ class Activities:
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []
-        _, self._library = find_library()
+        _, self._library = find("cupti")
         self._buffers: dict[int, Any] = {}
         self._free: list[int] = []
         # CUPTI holds no references of its own.

@@ -22,7 +22,7 @@ import torch
 
 from engine.bench import wire
 from engine.bench.cuda_timer import L2Flush, open_clock, pin
-from engine.bench.digest import Digest, numbers_of
+from engine.bench.digest import numbers_of, open_digest
 from engine.bench.harness import (
     FRESH,
     REFILLED,
@@ -59,7 +59,7 @@ class DeviceCaller:
         self.problem = problem_from_json(load.inputs)
         self.clock = open_clock(device)
         self.flush = L2Flush(device)
-        self.digest = Digest()
+        self.digest = open_digest(device, load.digest_code)
         if device.type == "cuda":
             pin(outputs.address, outputs.bytes.numel())
         self.held: list[list[torch.Tensor]] = []

@@ -35,6 +35,10 @@ from engine.problems.dtypes import torch_dtype
 FRESH, REFILLED, HIDDEN = range(3)
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14; the mmap module has no name for it
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
+_NAME_OF: Callable[[type], str] = type.__dict__["__name__"].__get__
+_TRACEBACK_OF: Callable[[BaseException], Any] = BaseException.__dict__["__traceback__"].__get__
+_NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+_ERRNO_OF: Callable[[OSError], Any] = OSError.__dict__["errno"].__get__
 
 
 class Refused(Exception):
@@ -45,14 +49,19 @@ class Refused(Exception):
         self.status, self.detail = status, detail
 
 
+def type_name(value: object) -> str:
+    """Read through ``type``'s own descriptor: a metaclass can make ``__name__`` a property of its own."""
+    return _NAME_OF(type(value))
+
+
 def describe(error: BaseException) -> bytes:
     """Type and text of a candidate's exception. Its ``__str__`` is candidate code: failures are swallowed here."""
     try:
-        text = f"{type(error).__name__}: {error}"
+        text = f"{type_name(error)}: {error}"
     except BaseException:  # noqa: BLE001  see above
-        text = f"{type(error).__name__} (its text could not be read)"
+        text = f"{type_name(error)} (its text could not be read)"
     where = ""
-    step = error.__traceback__
+    step = _TRACEBACK_OF(error)
     while step is not None:
         file = step.tb_frame.f_code.co_filename
         if "/kernelarc" in file and "/src/" in file:
@@ -62,14 +71,16 @@ def describe(error: BaseException) -> bytes:
 
 
 def status_of(error: BaseException) -> int:
-    """Which row status an exception stands for."""
-    if isinstance(error, SystemExit):
+    """Which row status an exception stands for. By its type: ``isinstance`` would ask its ``__class__``, which
+    may be candidate code."""
+    kind = type(error)
+    if issubclass(kind, SystemExit):
         return wire.EXITED
-    if isinstance(error, MemoryError):
+    if issubclass(kind, MemoryError):
         return wire.MEMORY
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+    if issubclass(kind, OSError) and _ERRNO_OF(error) in _NO_ROOM:  # type: ignore[arg-type]
         return wire.DISK
-    if isinstance(error, RuntimeError):
+    if issubclass(kind, RuntimeError):
         try:
             text = str(error)
         except BaseException:  # noqa: BLE001  its ``__str__`` is candidate code
@@ -199,15 +210,19 @@ def _bind(import_entry: Callable[[], Callable[..., Any]], caller: Caller) -> Exe
         prepared = [caller.arguments(run.workload, call) for call in run.calls]
         rows: list[wire.Row] = []
         places: list[list[wire.Place]] = []
+        items: Any = None
         for arguments in prepared:
             try:
                 begin = clock()
                 result = entry(*arguments)
-                end = clock()
                 if returned:
                     with untouched():
                         items = items_of(result, outputs)
                         places.append([place_of(v, item) for v, item in zip(items, outputs, strict=True)])
+                # What a result's own code does (keys that compare, objects that end), and what it leaves to be
+                # copied, belongs to the call: only a plain tensor is left of it when the clock is read.
+                result = items = None
+                end = clock()
             except refused as refusal:
                 rows.append((refusal.status, 0))
                 return rows, [], refusal.detail.encode("utf-8", "replace")
@@ -232,22 +247,26 @@ def is_number(value: Any) -> bool:
 
 
 def items_reader() -> Callable[[Any, list[wire.OutputSpec]], list[Any]]:
-    """What takes a result apart, through the builtin types' own methods, whatever a subclass overrides."""
-    plain, number, tensor = is_plain, is_number, _TENSOR
+    """What takes a result apart, through the builtin types' own methods, whatever a subclass overrides.
+
+    Keys of a dictionary may still be asked whether they are equal: let it happen before the clock is read.
+    """
+    plain, number, tensor, name_of = is_plain, is_number, _TENSOR, type_name
 
     def items_of(result: Any, outputs: list[wire.OutputSpec]) -> list[Any]:
         if len(outputs) == 1 and (plain(result) or number(result)):
             return [result]
-        if isinstance(result, tuple):
+        kind = type(result)  # not what it says of itself
+        if issubclass(kind, tuple):
             items = list(tuple.__iter__(result))
-        elif isinstance(result, list):
+        elif issubclass(kind, list):
             items = list(list.__iter__(result))
-        elif isinstance(result, dict):
+        elif issubclass(kind, dict):
             items = [dict.get(result, item.name) for item in outputs]
-        elif isinstance(result, tensor):
+        elif issubclass(kind, tensor):
             items = [result]
         else:
-            raise Refused(wire.TYPE, f"run returned a {type(result).__name__}, not a tensor, tuple, list or dict")
+            raise Refused(wire.TYPE, f"run returned a {name_of(result)}, not a tensor, tuple, list or dict")
         if len(items) != len(outputs):
             raise Refused(
                 wire.STRUCTURE, f"run returned {len(items)} values, the definition declares {len(outputs)}"
@@ -260,27 +279,28 @@ def items_reader() -> Callable[[Any, list[wire.OutputSpec]], list[Any]]:
 def _place_reader(
     workloads: list[wire.WorkloadSpec], held: list[Any]
 ) -> Callable[[Any, wire.OutputSpec], wire.Place]:
-    """What says where an output lies. Outputs stay alive in ``held``.
+    """What says where an output lies, in memory of its own if its bytes alone are not its values (a lazy view,
+    one that reaches beyond its size). Outputs stay alive in ``held``.
 
     Attributes are read through the C type's own descriptors: ``torch.Tensor`` is a Python class, whose attributes
     a candidate can replace by properties that compute when they are read.
     """
     base = torch._C.TensorBase
-    data_ptr, contiguous, stride_of, is_conj, is_neg = (
-        base.data_ptr, base.contiguous, base.stride, base.is_conj, base.is_neg
+    data_ptr, contiguous, stride_of, is_conj, is_neg, resolve_conj, resolve_neg = (
+        base.data_ptr, base.contiguous, base.stride, base.is_conj, base.is_neg, base.resolve_conj, base.resolve_neg
     )  # fmt: skip
     shape_of, dtype_of, layout_of, on_host, item_bytes = (
         base.shape.__get__, base.dtype.__get__, base.layout.__get__, base.is_cpu.__get__, base.itemsize.__get__
     )  # fmt: skip
     kinds = {item.dtype: torch_dtype(item.dtype) for spec in workloads for item in spec.outputs}
-    plain, number, span, width = is_plain, is_number, wire.span, wire.MAX_DIMS
+    plain, number, span, width, name_of = is_plain, is_number, wire.span, wire.MAX_DIMS, type_name
     strided, as_tensor = torch.strided, torch.tensor
 
     def place_of(value: Any, spec: wire.OutputSpec) -> wire.Place:
         if number(value):
             value = as_tensor(value, dtype=kinds[spec.dtype]).reshape(spec.shape)
         if not plain(value):
-            raise Refused(wire.TYPE, f"{spec.name} is a {type(value).__name__}, not a plain torch.Tensor")
+            raise Refused(wire.TYPE, f"{spec.name} is a {name_of(value)}, not a plain torch.Tensor")
         if layout_of(value) is not strided or not on_host(value):
             raise Refused(wire.DEVICE, f"{spec.name} is not a dense tensor on the CPU")
         if dtype_of(value) is not kinds[spec.dtype]:
@@ -288,8 +308,10 @@ def _place_reader(
         shape = tuple(shape_of(value))
         if shape != spec.shape:
             raise Refused(wire.SHAPE, f"{spec.name} has shape {list(shape)}, declared {list(spec.shape)}")
+        if is_conj(value) or is_neg(value):
+            value = resolve_neg(resolve_conj(value))
         strides = stride_of(value)
-        if span(shape, strides) * item_bytes(value) > spec.nbytes or is_conj(value) or is_neg(value):
+        if span(shape, strides) * item_bytes(value) > spec.nbytes:
             value = contiguous(value)
             strides = stride_of(value)
         held.append(value)

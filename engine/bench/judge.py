@@ -28,7 +28,7 @@ from engine.bench import wire
 from engine.bench.admission import Probe
 from engine.bench.compare import CHUNK
 from engine.bench.cuda_timer import pin
-from engine.bench.digest import Digest, numbers_of
+from engine.bench.digest import digest_code, numbers_of, open_digest
 from engine.bench.judge_compare import judge_call, probe
 from engine.bench.judge_memory import Side, poison_of, strided
 from engine.bench.layout import workload_spec
@@ -75,7 +75,8 @@ class Judge:
             for workload, axes in zip(problem.workloads, self.axes, strict=True)
         ]
         self.specs = [self._with_rules(index, spec) for index, spec in enumerate(self.specs)]
-        self.digest = Digest()
+        self.digest_code = digest_code(self.device)
+        self.digest = open_digest(self.device, self.digest_code)
         self.sides: dict[int, Side] = {}
         self._module: Any = None
         self._sets: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
@@ -347,7 +348,12 @@ def serve(control: socket.socket) -> NoReturn:
                 problem = msgspec.structs.replace(problem_from_json(request.problem), root=request.root)
                 judge = Judge(problem, request.device, own_inputs=request.own_inputs)
                 seconds = time.monotonic() - begin
-                answer = jw.Opened(specs=judge.specs, versions={"torch": str(torch.__version__)}, seconds=seconds)
+                answer = jw.Opened(
+                    specs=judge.specs,
+                    versions={"torch": str(torch.__version__)},
+                    seconds=seconds,
+                    digest_code=judge.digest_code,
+                )
             elif judge is None:
                 os._exit(3)
             elif isinstance(request, jw.Attach):

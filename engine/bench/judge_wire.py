@@ -29,6 +29,7 @@ class Opened(msgspec.Struct, frozen=True, tag=True):
     seconds: float
     reason: str = ""
     detail: str = ""
+    digest_code: bytes = b""  # the kernel that fingerprints take on this device, see :mod:`engine.bench.digest`
 
 
 class Attach(msgspec.Struct, frozen=True, tag=True):

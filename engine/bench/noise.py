@@ -34,7 +34,7 @@ from engine.problems.solution import Solution
 
 _MOST_PAIRS = 12
 _BUDGET_S = 8.0
-_PROCESSES, _ROUNDS, _MOST_ROUNDS, _PANEL_S, _PANEL_CALLS = 5, 4, 10, 1.0, 5
+_PROCESSES, _ROUNDS, _MOST_ROUNDS, _PANEL_S, _PANEL_CALLS = 5, 3, 10, 1.0, 4
 _PLAN = EvaluationPlan(min_pairs=5, max_pairs=8)  # five blocks where they agree, more where they scatter
 
 

@@ -129,6 +129,7 @@ class Session:
         self._free: list[Side] = []
         self._next_uid = secrets.randbelow(_UIDS)
         self._opened = False
+        self._digest_code = b""
         self._opening = asyncio.Lock()
 
     async def open(self) -> None:
@@ -170,7 +171,7 @@ class Session:
                 with contextlib.suppress(ConnectionError):
                     await helper.stop()
             raise
-        self.specs = opened.specs
+        self.specs, self._digest_code = opened.specs, opened.digest_code
         self.slots = [slots_of(spec, self.device_bytes) for spec in self.specs]
 
     async def _start_zygote(self, *modules: str) -> Helper:
@@ -299,6 +300,7 @@ class Session:
             inputs=self._problem_for_children() if self.own_inputs else b"",
             device=self.device,
             timeout_s=timeout_s,
+            digest_code=self._digest_code,
         )
 
     def _problem_for_children(self) -> bytes:

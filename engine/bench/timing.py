@@ -23,7 +23,7 @@ _REFERENCE_BUDGET_S = 5.0  # without an incumbent there is nothing to decide, on
 _PRECISION = 0.05  # half-width of the interval of ln(reference / candidate) that is good enough
 _FEWEST = 3  # pairs: the interval of two is as good as none
 _REDONE = 3  # times a pair is measured again because the clock moved
-_CHECKS_S = 1.0  # judge's time for checking timed calls that is always granted
+_CHECKS_S, _DEVICE_CHECKS_S = 1.0, 0.5  # judge's time for checking timed calls that is always granted
 _CHECK_SHARE = 0.5  # beyond it, as a share of the time that blocks took
 _WARM_UP = 1  # blocks per side and workload before the first pair
 _CONCURRENT_ROUNDS = 6
@@ -78,13 +78,14 @@ class Pairing:
         self.breathe = breathe
         self._sure: dict[int, int] = {}
         self._running_s = self._checking_s = 0.0
+        self._granted_s = _DEVICE_CHECKS_S if candidate.session.on_gpu else _CHECKS_S
         self._compared: dict[int, int] = {}
         self._comparing_s: dict[int, float] = {}
         self.candidate, self.sides = candidate, [candidate, *rivals]
         self.plan, self.results = plan, results
         self.workloads = [index for index, result in results.items() if not result.reason]
         self.timing = Timing(
-            sizes={w: self._size(w) for w in self.workloads},
+            sizes={},
             blocks={side.role: {w: [] for w in self.workloads} for side in self.sides},
         )
 
@@ -104,6 +105,8 @@ class Pairing:
             for workload in list(self.workloads):
                 for side in self.sides:
                     await self._block(side, workload)
+        # Only now: a first call compiles, and says nothing of what a call takes.
+        self.timing.sizes = {w: self._size(w) for w in self.workloads}
         for pair in range(self.plan.max_pairs):
             for workload in list(self.workloads):
                 await self._pair(workload, pair)
@@ -120,7 +123,7 @@ class Pairing:
         """Every pair is checked while that is cheap; one secretly chosen early pair at any cost."""
         if pair == self._sure.setdefault(workload, secrets.randbelow(self.plan.min_pairs)):
             return True
-        return self._checking_s < max(_CHECKS_S, self._running_s * _CHECK_SHARE)
+        return self._checking_s < max(self._granted_s, self._running_s * _CHECK_SHARE)
 
     async def _pair(self, workload: int, pair: int) -> None:
         session, size = self.candidate.session, self.timing.sizes[workload]
@@ -185,7 +188,7 @@ class Pairing:
     async def _check(self, workload: int, inputs: list[jw.Inputs], style: int) -> bool:
         """Secretly chosen calls of the block that has just been timed."""
         compared, spent = self._compared.get(workload, 0), self._comparing_s.get(workload, 0.0)
-        room = max(_CHECKS_S, self._running_s * _CHECK_SHARE) - self._checking_s
+        room = max(self._granted_s, self._running_s * _CHECK_SHARE) - self._checking_s
         count = 1  # copying off a device takes long, and few slots are kept for it
         if not self.candidate.session.own_inputs:
             count = spot_checks(len(inputs), self.plan.min_pairs, spent / max(compared, 1), room)

@@ -137,6 +137,7 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     inputs: bytes = b""  # the problem without its reference, for a child that builds its inputs from seeds
     device: str = "cpu"
     timeout_s: float = 60.0
+    digest_code: bytes = b""  # on a device: the kernel of the fingerprints, as the judge compiled it
 
 
 class Run(msgspec.Struct, frozen=True, tag=True):

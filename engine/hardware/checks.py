@@ -15,8 +15,8 @@ import msgspec
 
 from engine import paths
 from engine.errors import KernelArcError
-from engine.hardware.cupti import find_library
 from engine.hardware.facts import CudaProbe, cpu_facts, package_version, torch_has_cuda
+from engine.hardware.shared_library import find
 from engine.text import clean, redact
 
 OK, WARN, FAIL, ABSENT = "ok", "warn", "fail", "absent"
@@ -112,7 +112,7 @@ def cupti(probe: CudaProbe) -> Check:
     if not probe.devices:
         return Check(name="cupti", status=ABSENT, detail="needed on a GPU only")
     try:
-        path, _ = find_library()
+        path, _ = find("cupti")
     except OSError:
         fix = "pip install nvidia-cuda-cupti times kernels by CUPTI instead of CUDA events"
         return Check(name="cupti", status=WARN, detail="libcupti is not installed", fix=fix)

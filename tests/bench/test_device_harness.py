@@ -16,7 +16,7 @@ from engine.bench.bench import ProcessBench
 from engine.bench.correctness import Correctness
 from engine.bench.device_claims import device_checks
 from engine.bench.device_harness import _copy_rotated
-from engine.bench.digest import Digest
+from engine.bench.digest import KernelDigest, LinearDigest, digest_code, host_digest, open_digest
 from engine.bench.evaluation import Trial
 from engine.bench.session import Session
 from engine.problems.model import Problem
@@ -141,17 +141,36 @@ async def test_destination_passing(device_bench: ProcessBench, problem: Problem)
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 4099])
-async def test_a_digest_depends_on_every_byte_and_its_place(size: int) -> None:
-    digest = Digest()
+@pytest.mark.parametrize("digest", [LinearDigest(), host_digest])
+async def test_a_digest_depends_on_every_byte_and_its_place(
+    digest: Callable[[torch.Tensor], torch.Tensor], size: int
+) -> None:
     raw = torch.randint(0, 256, (size,), dtype=torch.uint8)
     whole = int(digest(raw))
-    assert whole == int(Digest()(raw.clone()))
+    assert whole == int(digest(raw.clone()))
     for index in {0, size // 2, size - 1} if size else set():
         other = raw.clone()
         other[index] ^= 1
         assert int(digest(other)) != whole
     if size > 16:
         assert int(digest(raw.roll(8))) != whole
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 4099, 1 << 20, (1 << 24) + 5])
+def test_the_kernel_of_the_digest_agrees_with_itself_alone(size: int) -> None:
+    device = torch.device("cuda:0")
+    digest, other = (open_digest(device, digest_code(device)) for _ in range(2))
+    assert isinstance(digest, KernelDigest)
+    raw = torch.randint(0, 256, (size,), dtype=torch.uint8, device=device)
+    whole = int(digest(raw))
+    assert whole == int(other(raw.clone())) and len({int(digest(raw)) for _ in range(20)}) == 1
+    found = {whole, int(digest(torch.cat([raw, raw.new_zeros(1)])))}
+    for index in {0, size // 2, size - 1} if size else set():
+        changed = raw.clone()
+        changed[index] ^= 1
+        found.add(int(digest(changed)))
+    assert len(found) == 2 + len({0, size // 2, size - 1} if size else set())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.float8_e4m3fn, torch.int64])

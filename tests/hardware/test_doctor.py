@@ -58,11 +58,11 @@ def test_a_gpu_without_a_cuda_torch_is_a_warning(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_a_gpu_box_lacks_is_a_warning_and_elsewhere_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
+    def missing(stem: str) -> None:
         raise OSError("none")
 
     monkeypatch.setattr(checks, "package_version", lambda name: None)
-    monkeypatch.setattr(checks, "find_library", missing)
+    monkeypatch.setattr(checks, "find", missing)
     with_gpu, without = CudaProbe(devices=[GPU]), CudaProbe(error="none")
     assert (checks.cupti(with_gpu).status, checks.cupti(without).status) == ("warn", "absent")
     assert (checks.nvml(None, None, with_gpu).status, checks.nvml(None, None, without).status) == (
