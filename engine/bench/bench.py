@@ -83,12 +83,16 @@ class ProcessBench:
         plan: EvaluationPlan,
         incumbent: Solution | None = None,
         on_phase: PhaseSink | None = None,
+        *,
+        alone: bool = False,
     ) -> Evaluation:
+        """``alone``: the reference itself, as a candidate; on a GPU it need not be timed against its double."""
         rivals = []
         if incumbent is not None:
             rivals.append(Rival("incumbent", incumbent))
-        # A campaign starts from the reference itself, which need not be timed as both.
-        if incumbent is None or (plan.against_reference and not is_reference(incumbent, self.problem)):
+        # A campaign starts from the reference, which need not be timed as incumbent and as reference.
+        wanted = plan.against_reference and incumbent is not None and not is_reference(incumbent, self.problem)
+        if wanted or (incumbent is None and not alone):
             rivals.append(Rival("reference", reference_solution(self.problem)))
         async with self._used():
             try:
@@ -104,7 +108,8 @@ class ProcessBench:
     ) -> Baselines:
         """Raises :class:`Fault` if the seed is wrong or cannot run. ``compile_s``: for torch.compile as well."""
         plan = EvaluationPlan(against_reference=True)
-        evaluation = await self.evaluate(seed, plan, None, on_phase)
+        alone = self._name != "cpu" and is_reference(seed, self.problem)
+        evaluation = await self.evaluate(seed, plan, None, on_phase, alone=alone)
         if evaluation.verdict != "PASS" or evaluation.latency_ms is None or evaluation.geomean_speedup is None:
             raise Fault(
                 evaluation.reason if evaluation.verdict == "ERROR" else "fault.seed",

@@ -17,7 +17,7 @@ from engine.bench.stats import TimingCheck
 if TYPE_CHECKING:
     from engine.bench.evaluation import Trial
 
-_PAIRS, _IDLE_PAIRS = 4, 3  # blocks of each size, at most: of a candidate, of a no-op
+_PAIRS, _IDLE_PAIRS = 4, 2  # blocks of each size, at most: of a candidate, of a no-op
 _CALLS, _CALLS_IF_LARGE = 16, 4
 PRELUDES = (16, 64, 256)
 """Fills before each call: about 0.5, 2 and 8 ms of an H200. The next is taken while a call looks suspicious.
@@ -101,7 +101,7 @@ async def _asked(
             return check
         if index % 2 == 0:
             continue
-        for waits in (False, True):
+        for waits in (False, True) if index > 1 else (False,):
             overhead = await idle.overhead(workload, k, prelude, waits=waits)
             check = device_check(blocks, claim_ms, k, overhead, trial.session.bound_ms(workload))
             if check is None or not check.suspect or check.below_bound:

@@ -84,7 +84,10 @@ def traces_left(canary: str, folder: Path) -> list[str]:
 class Run:
     """One pass over the corpus: a bench per task, ``parallel`` candidates at a time."""
 
-    def __init__(self, corpus: Path, scratch: Path, *, gate: bool, device: str, parallel: int) -> None:
+    def __init__(
+        self, corpus: Path, scratch: Path, *, gate: bool, device: str, parallel: int, verbose: bool = False
+    ) -> None:
+        self.verbose = verbose
         self.corpus, self.scratch, self.gate, self.device = corpus, scratch, gate, device
         self.limit = asyncio.Semaphore(parallel)
         self.canary = os.environ[CANARY] = f"sk-canary-{secrets.token_hex(8)}"
@@ -125,7 +128,7 @@ class Run:
             "left": left,
             "s": round(time.monotonic() - begin, 2),
         }
-        if not result["ok"]:
+        if self.verbose or not result["ok"]:
             print(json.dumps(result), flush=True)
         for path in glob.glob("/tmp/kernelarc_escape_*"):
             os.unlink(path)
@@ -165,11 +168,15 @@ def main() -> None:
     for repeat in range(args.repeat):
         begin = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="kernelarc-corpus-") as folder:
-            run = Run(args.corpus, Path(folder), gate=not args.no_gate, device=args.device, parallel=args.parallel)
+            run = Run(
+                args.corpus,
+                Path(folder),
+                gate=not args.no_gate,
+                device=args.device,
+                parallel=args.parallel,
+                verbose=args.verbose,
+            )
             results = asyncio.run(run.all(rows))
-        for result in results:
-            if args.verbose and result["ok"]:
-                print(json.dumps(result))
         if args.json:
             args.json.write_text("\n".join(json.dumps(result) for result in results) + "\n")
         counts = {

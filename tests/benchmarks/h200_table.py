@@ -202,7 +202,7 @@ def text(row: dict[str, Any]) -> str:
 
 
 class Table:
-    """Rows as they are done. Each GPU has one thread for campaigns and one for comparisons."""
+    """Rows as they are done. Each worker has one thread for campaigns and one for comparisons."""
 
     def __init__(self, problems: list[str], options: argparse.Namespace) -> None:
         self.options, self.deadline = options, time.monotonic() + options.limit_s
@@ -212,16 +212,17 @@ class Table:
             self._waiting.put(problem)
 
     def run(self) -> None:
-        threads = [threading.Thread(target=self._one_gpu, args=(n,)) for n in range(self.options.gpus)]
+        workers = self.options.gpus * self.options.per_gpu
+        threads = [threading.Thread(target=self._work, args=(n, workers)) for n in range(workers)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
-    def _one_gpu(self, number: int) -> None:
-        cores, count = sorted(os.sched_getaffinity(0)), self.options.gpus
+    def _work(self, number: int, count: int) -> None:
+        cores = sorted(os.sched_getaffinity(0))
         share = set(cores[number * len(cores) // count : (number + 1) * len(cores) // count])
-        device = f"cuda:{number + self.options.first_gpu}"
+        device = f"cuda:{number % self.options.gpus + self.options.first_gpu}"
         with (
             tempfile.TemporaryDirectory(prefix="kernelarc-table-") as folder,
             ThreadPoolExecutor(max_workers=1) as comparing,
@@ -250,6 +251,9 @@ def main() -> None:
     parser.add_argument("--problems", type=Path, help="a folder with the SOL-ExecBench problems of the table")
     parser.add_argument("--only", default="")
     parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument(
+        "--per-gpu", type=int, default=1, help="campaigns at a time on each; its lock keeps them apart"
+    )
     parser.add_argument("--first-gpu", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=1.25)
     parser.add_argument("--candidates", type=int, default=24)
