@@ -88,6 +88,13 @@ def slots_of(spec: wire.WorkloadSpec, device_bytes: int | None = None) -> int:
     return max(2, min(slots, int(each // (inputs + 2 * outputs))))
 
 
+def fitting(spec: wire.WorkloadSpec, device_bytes: int) -> bool:
+    """Whether the judge and two sides with two calls in flight fit into a GPU's memory."""
+    inputs, outputs = spec.input_stride, spec.output_stride
+    side = 3 * inputs + 4 * outputs + _CONTEXT_BYTES
+    return 2 * (inputs + outputs) + 2 * side + _CONTEXT_BYTES <= device_bytes
+
+
 class Session:
     """The live processes behind a bench. ``open`` raises :class:`engine.errors.Fault`."""
 
@@ -166,13 +173,25 @@ class Session:
                     own_inputs=self.own_inputs,
                 )
             )
+            self.specs, self._digest_code = opened.specs, opened.digest_code
+            self._must_fit()
         except BaseException:
             for helper in (zygote, judge):
                 with contextlib.suppress(ConnectionError):
                     await helper.stop()
             raise
-        self.specs, self._digest_code = opened.specs, opened.digest_code
         self.slots = [slots_of(spec, self.device_bytes) for spec in self.specs]
+
+    def _must_fit(self) -> None:
+        """Raises :class:`Fault` ``needs.memory`` before processes run into it one by one."""
+        for spec in self.specs if self.device_bytes is not None else []:
+            if not fitting(spec, self.device_bytes or 0):
+                one = (spec.input_stride + spec.output_stride) / 1e9
+                raise Fault(
+                    "needs.memory",
+                    f"workload {spec.uuid}: inputs and outputs of a call take {one:.1f} GB, of which the GPU "
+                    f"({(self.device_bytes or 0) / 1e9:.0f} GB) must hold those of the judge and of two processes",
+                )
 
     async def _start_zygote(self, *modules: str) -> Helper:
         caches = compile_cache_dir()

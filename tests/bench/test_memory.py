@@ -1,0 +1,26 @@
+"""Does a problem fit into a GPU's memory at all? Asked before anything runs out of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.bench.session import fitting, slots_of
+from engine.bench.wire import WorkloadSpec
+
+GB = 10**9
+H200 = 150 * GB
+
+
+def spec(inputs: int, outputs: int) -> WorkloadSpec:
+    return WorkloadSpec(uuid="w", inputs=[], outputs=[], input_stride=inputs, output_stride=outputs)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "fits"), [(GB, GB, True), (5 * GB, 4 * GB, True), (26 * GB, 26 * GB, False)]
+)
+def test_a_gpu_must_hold_the_judge_and_two_sides(inputs: int, outputs: int, fits: bool) -> None:
+    assert fitting(spec(inputs, outputs), H200) is fits
+
+
+def test_what_fits_has_two_calls_in_flight() -> None:
+    assert slots_of(spec(5 * GB, 4 * GB), H200) == 2
