@@ -1,4 +1,9 @@
-"""Cross-checks a candidate's claimed times, twice in fresh processes before anything is called a hack."""
+"""Cross-checks a candidate's claimed times, twice before anything is called a hack; on the CPU it also replaces
+claims that the outside clock does not cover.
+
+The second run is another process, and it is asked about the first one's claims: a candidate that knows which of
+the two it is in, and tells the truth there, has said what its first claims were worth.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,14 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from engine.bench.contender import Block, Contender, Failure
-from engine.bench.crosscheck import cross_check
+from engine.bench.correctness import one_round
+from engine.bench.crosscheck import covered, cross_check, outside_ms
 from engine.bench.device_claims import device_checks
 from engine.bench.noop import noop_contender, noop_fault, overhead_of
 from engine.bench.overhead import Overhead
 from engine.bench.plan_calls import FRESH, style_of_round
-from engine.bench.stats import TimingCheck, timing_is_forged
+from engine.bench.stats import TimingCheck, decide_pairs, timing_is_forged
+from engine.errors import Fault
 from engine.problems.reference import is_reference
 
 if TYPE_CHECKING:
@@ -31,8 +38,9 @@ async def verify_claims(trial: Trial) -> None:
     assert trial.timing is not None
     if is_reference(trial.candidate.solution, trial.session.problem):
         return
+    claims = _claims(trial)
     try:
-        first = await _first_run(trial)
+        first = await _first_run(trial, claims)
     except Failure as failure:
         _failed(trial, list(trial.timing.sizes), failure, "while being timed")
         return
@@ -41,22 +49,46 @@ async def verify_claims(trial: Trial) -> None:
     if weak:
         trial.notes.append(f"timing: weakly checked on {weak} of {len(first)} workloads (short calls)")
     suspects = [workload for workload, check in first.items() if check.suspect]
-    if not suspects:
-        return
     try:
-        second = await _second_run(trial, suspects)
+        second = await _second_run(trial, {w: claims[w] for w in suspects}) if suspects else {}
     except Failure as failure:
         _failed(trial, suspects, failure, "in a second run")
         return
     for workload in suspects:
         result = trial.results[workload]
         again = second.get(workload)
-        if again is not None and timing_is_forged(first[workload], again):
+        if not result.reason and again is not None and timing_is_forged(first[workload], again):
             result.reason = "hack.timing"
             result.detail = (
                 f"the process claims less time than it took: {again.excess_ms * 1000:.1f} µs per call are "
                 f"missing by the outside clock (allowed {again.allowed_ms * 1000:.1f} µs), in two fresh runs"
             )
+    if not trial.session.on_gpu:
+        _count_only_what_is_covered(trial)
+
+
+def _count_only_what_is_covered(trial: Trial) -> None:
+    """Claims of the candidate's blocks become what the outside clock covers, and the decision is made again."""
+    timing = trial.timing
+    assert timing is not None
+    ours, style = timing.blocks["candidate"], trial.candidate.solution.spec.destination_passing_style
+    total = changed = 0
+    for workload, k in timing.sizes.items():
+        blocks = covered(ours[workload], trial.session.overheads[style, workload, k, 0, False])
+        changed += sum(new is not old for new, old in zip(blocks, ours[workload], strict=True))
+        total += len(blocks)
+        ours[workload] = blocks
+    if not changed:
+        return
+    trial.notes.append(f"timing: {changed} of {total} blocks claimed less than the outside clock saw; that counts")
+    if timing.decision is not None:
+        timing.decision = decide_pairs(
+            timing.log_ratios(trial.rivals[0].role, [w for w in timing.sizes if ours[w]]),
+            trial.plan.margin,
+            min_pairs=trial.plan.min_pairs,
+            max_pairs=trial.plan.max_pairs,
+            final=True,
+        )
 
 
 def _failed(trial: Trial, workloads: list[int], failure: Failure, when: str) -> None:
@@ -72,11 +104,10 @@ def _claims(trial: Trial) -> dict[int, float]:
     return {w: fmean([block.mean_ms for block in blocks[w]]) for w in trial.timing.sizes if blocks[w]}
 
 
-async def _first_run(trial: Trial) -> dict[int, TimingCheck]:
+async def _first_run(trial: Trial, claims: dict[int, float]) -> dict[int, TimingCheck]:
     assert trial.timing is not None
     session = trial.session
     if session.on_gpu:
-        claims = _claims(trial)
         if not trial.plan.check_all and len(claims) > _SEARCHED:
             chosen = secrets.SystemRandom().sample(sorted(claims), _SEARCHED)
             claims = {workload: claims[workload] for workload in chosen}
@@ -94,40 +125,60 @@ async def _overheads(trial: Trial, sizes: dict[int, int]) -> dict[int, Overhead]
     style = trial.candidate.solution.spec.destination_passing_style
     missing = {w: k for w, k in sizes.items() if (style, w, k, 0, False) not in session.overheads}
     if missing:
-        measured = await _fresh_blocks(trial, [noop_contender(session, style)], missing)
+        measured = await _fresh_blocks(trial, [noop_contender(session, style)], missing, _BLOCKS + 1)
         for workload, blocks in measured[0].items():
             session.overheads[style, workload, sizes[workload], 0, False] = overhead_of(blocks)
     return {w: session.overheads[style, w, k, 0, False] for w, k in sizes.items()}
 
 
-async def _second_run(trial: Trial, workloads: list[int]) -> dict[int, TimingCheck]:
-    """A fresh process of the candidate beside a no-op of the same length, so that a busy machine shows on both."""
+async def _second_run(trial: Trial, claims: dict[int, float]) -> dict[int, TimingCheck]:
+    """What a fresh process of the candidate takes, by the outside clock, against what the first one claimed.
+
+    Beside it run a no-op of the same length and the rival, so that a busy or a slower machine shows on them too.
+    """
     assert trial.timing is not None
     candidate = Contender(trial.session, trial.candidate.solution, "candidate")
     candidate.library = trial.candidate.library
     if trial.session.on_gpu:
-        claims = _claims(trial)
         try:
-            return await device_checks(trial, candidate, {w: claims[w] for w in workloads}, fresh=True)
+            return await device_checks(trial, candidate, claims, fresh=True)
         finally:
             await candidate.close()
-    ours = trial.timing.blocks["candidate"]
-    spin_ns = {w: int(1e6 * median(block.mean_ms for block in ours[w])) for w in workloads}
-    sizes = {w: trial.timing.sizes[w] for w in workloads}
+    spin_ns = {w: int(1e6 * claim) for w, claim in claims.items()}
+    sizes = {w: trial.timing.sizes[w] for w in claims}
     noop = noop_contender(trial.session, trial.candidate.solution.spec.destination_passing_style, spin_ns)
-    again, idle = await _fresh_blocks(trial, [candidate, noop], sizes)
-    checks = {
-        w: cross_check(again[w], k, overhead_of(idle[w]), trial.session.bound_ms(w)) for w, k in sizes.items()
-    }
+    again, idle, *rivals = await _fresh_blocks(trial, [candidate, noop, *trial.rivals[:1]], sizes, _BLOCKS + 1)
+    checks: dict[int, TimingCheck | None] = {}
+    for workload, k in sizes.items():
+        told_ms = claims[workload]
+        if rivals:
+            told_ms *= max(
+                1.0, _slowdown(trial.timing.blocks[trial.rivals[0].role][workload], rivals[0][workload])
+            )
+        overhead, bound_ms = overhead_of(idle[workload]), trial.session.bound_ms(workload)
+        # Each size's first block fills page tables and caches: the no-op's is left out as well.
+        checks[workload] = cross_check(again[workload][2:], k, overhead, bound_ms, claimed_ms=told_ms)
     return {w: check for w, check in checks.items() if check is not None}
 
 
-async def _fresh_blocks(
-    trial: Trial, contenders: list[Contender], sizes: dict[int, int]
-) -> list[dict[int, list[Block]]]:
-    """Interleaved blocks of k and 2k calls in new processes on the timing core.
+def _slowdown(before: list[Block], after: list[Block]) -> float:
+    """By how much the same process takes longer than it did, by the outside clock."""
+    seen = all(block.cpu_ns for block in (*before, *after))
+    then, now = (
+        median(outside_ms(block, seen=seen) / len(block.claimed_ns) for block in blocks)
+        for blocks in (before, after)
+    )
+    return now / then
 
-    Raises :class:`Failure` for the candidate, :class:`Fault` for a no-op (that is our own).
+
+async def _fresh_blocks(
+    trial: Trial, contenders: list[Contender], sizes: dict[int, int], count: int
+) -> list[dict[int, list[Block]]]:
+    """``count`` interleaved blocks of k and of 2k calls on the timing core, in new processes (but a rival's).
+
+    A candidate is first called as one is that comes for its rounds, and one secretly chosen call of each of its
+    blocks is compared: knowing where it is must not help it. Raises :class:`Failure` for the candidate,
+    :class:`Fault` for anybody else.
     """
     blocks: list[dict[int, list[Block]]] = [{w: [] for w in sizes} for _ in contenders]
     running = contenders[0]
@@ -136,16 +187,25 @@ async def _fresh_blocks(
             await running.pin(trial.session.timing_cores)
             for workload in sizes:
                 await running.run(workload, running.session.draw(workload, 1), FRESH)
-        for workload, k in sizes.items():
-            for index in range(2 * _BLOCKS):
+            for workload in sizes if running.role == "candidate" else ():
+                for index in range(trial.plan.rounds):
+                    await one_round(running, workload, trial.results[workload], index=index)
+        for index in range(2 * count):
+            style = style_of_round(index)
+            for workload, k in sizes.items():
                 inputs = trial.session.draw(workload, k if index % 2 == 0 else 2 * k)
                 for number, running in enumerate(contenders):
-                    block = await running.run(workload, inputs, style_of_round(index))
-                    blocks[number][workload].append(block)
+                    blocks[number][workload].append(await running.run(workload, inputs, style))
+                    if running.role == "candidate":
+                        named = len(inputs) - 1 if running.reuses_output else secrets.randbelow(len(inputs))
+                        checked = await running.check(workload, inputs, [named])
+                        trial.results[workload].absorb(checked, style, "in a second run")
     except Failure as failure:
+        if running.role == "candidate":
+            raise
         if running.role == "noop":
             raise noop_fault(failure) from None
-        raise
+        raise Fault(f"fault.{running.role}", f"{failure.reason} {failure.detail} (in a second run)") from None
     finally:
         for contender in contenders:
             await contender.close()

@@ -30,6 +30,11 @@ HONEST = {
         "_out = {}",
         "out = _out.setdefault(x.shape, torch.empty_like(x))\ntorch.add(torch.softmax(x, dim=-1) * scale, y, out=out)\nreturn out",
     ),
+    "lazily negated": ("", "return torch._neg_view(-(torch.softmax(x, dim=-1) * scale + y))"),
+    "named tuple": (
+        "from collections import namedtuple\nAnswer = namedtuple('Answer', 'out')",
+        "return Answer(torch.softmax(x, dim=-1) * scale + y)",
+    ),
     "numpy": (
         "import numpy as np",
         "v = np.exp(x.numpy() - x.numpy().max(-1, keepdims=True))\nreturn torch.from_numpy(v / v.sum(-1, keepdims=True) * np.float32(scale)) + y",

@@ -264,3 +264,63 @@ async def test_solving_a_whole_block_in_its_first_call_gains_nothing(bench: Proc
     )
     answer = await bench.evaluate(candidate(before, body), TIMED)
     assert answer.verdict != "PASS" or (answer.geomean_speedup or 9.0) < 1.3
+
+
+WORK = "def work(x, y, scale):\n    for _ in range(40): z = torch.softmax(x, dim=-1) * scale + y\n    return z\n"
+PENDING = "out = torch.empty_like(x)\nwork_later = lambda: out.copy_(work(x, y, scale))\n"
+AFTERWARDS = {
+    "a key that compares": (
+        "class Key:\n    def __init__(self, work): self.work = work\n    def __hash__(self): return hash('out')\n"
+        "    def __eq__(self, other):\n        self.work()\n        return True",
+        "return {Key(work_later): out}",
+    ),
+    "a class that is asked for": (
+        "class Answer(list):\n    work = None\n    @property\n    def __class__(self):\n"
+        "        if self.work is not None: self.work()\n        return list",
+        "answer = Answer([out])\nanswer.work = work_later\nreturn answer",
+    ),
+    "an object that ends": (
+        "class Tail(list):\n    def __del__(self): self.work()",
+        "answer = Tail([out])\nanswer.work = work_later\nreturn answer",
+    ),
+    "a view that reaches far": ("", "wide = torch.empty(x.shape[0], 4096 * 64)[:, ::4096]\nwide.copy_(work(x, y, scale))\nreturn wide"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AFTERWARDS)
+async def test_what_a_result_does_by_itself_is_part_of_its_call(
+    bench: ProcessBench, candidate: Make, name: str
+) -> None:
+    """None of it is seen by the outside clock only. The reference does a fortieth of the work."""
+    before, body = AFTERWARDS[name]
+    answer = await bench.evaluate(candidate(WORK + before, PENDING + body), TIMED)
+    if answer.verdict == "PASS":
+        assert (answer.geomean_speedup or 9.0) < 0.7
+        assert not any("outside clock" in note for note in answer.notes)
+    else:
+        assert answer.reason.startswith("wrong."), (answer.reason, answer.detail)
+
+
+HONEST_AT_TIMES = {
+    "in every fourth block": "lies = lambda: BLOCKS[0] % 4 != 0",
+    "in a second process": (
+        "import os\nMARK = os.environ['XDG_CACHE_HOME'] + '/mark'\nAGAIN = os.path.exists(MARK)\n"
+        "open(MARK, 'w').close()\nlies = lambda: not AGAIN"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HONEST_AT_TIMES)
+async def test_the_truth_told_at_times_excuses_no_lie(bench: ProcessBench, candidate: Make, name: str) -> None:
+    before = (
+        "import gc, time, types\nREAL, SEEN, BLOCKS = time.perf_counter_ns, [0, 0], [0]\n"
+        "def told():\n    return SEEN[0] + (REAL() - SEEN[0]) // 20 if lies() else REAL()\n"
+        "for holder in gc.get_referrers(REAL):\n"
+        "    if type(holder) is types.CellType: holder.cell_contents = told\n"
+    )
+    body = "if REAL() - SEEN[1] > 1_000_000: BLOCKS[0] += 1\nz = work(x, y, scale)\nSEEN[1] = REAL()\nreturn z"
+    answer = await bench.evaluate(candidate(WORK + before + HONEST_AT_TIMES[name], body), TIMED)
+    if answer.verdict == "PASS":
+        assert name == "in every fourth block" and (answer.geomean_speedup or 9.0) < 1.3
+    else:
+        assert answer.reason == "hack.timing", (answer.reason, answer.detail)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from engine.bench import wire
 from engine.bench.clocks import ClockReading, disturbance
 from engine.bench.compile_cache import MAX_BYTES, copy_regular
 from engine.bench.contender import Block
-from engine.bench.crosscheck import cross_check, device_check
+from engine.bench.crosscheck import covered, cross_check, device_check
 from engine.bench.evidence import write_evidence
 from engine.bench.layout import PAGE, workload_spec
 from engine.bench.noop import overhead_of
@@ -66,6 +67,50 @@ def test_hidden_time_is_suspected(hidden_ms: float, per_block_ms: float, cpu: bo
     claims = blocks(3, 1.0, hidden_ms, per_block_ms=per_block_ms, cpu=cpu)
     check = cross_check(claims, 3, overhead_of(noop(3)), None)
     assert check is not None and check.suspect
+
+
+def moody(k: int, real_ms: float, claimed_ms: float, *, cpu: bool, honest: Callable[[int], bool]) -> list[Block]:
+    """Blocks of ``real_ms`` a call; those that ``honest`` does not name claim less."""
+    return [
+        block
+        if honest(index)
+        else msgspec.structs.replace(block, claimed_ns=[int(claimed_ms * MS)] * len(block.claimed_ns))
+        for index, block in enumerate(blocks(k, real_ms, 0.0, cpu=cpu))
+    ]
+
+
+MOODS: dict[str, Callable[[int], bool]] = {
+    "one block of each size": lambda index: index < 2,
+    "every fourth": lambda index: index % 4 == 0,
+    "blocks of one size": lambda index: index % 2 == 0,
+    "none": lambda index: False,
+}
+
+
+@pytest.mark.parametrize("mood", MOODS)
+@pytest.mark.parametrize("cpu", [True, False])
+def test_telling_the_truth_in_some_blocks_excuses_no_other(mood: str, cpu: bool) -> None:
+    told = moody(3, 1.0, 0.01, cpu=cpu, honest=MOODS[mood])
+    check = cross_check(told, 3, overhead_of(noop(3)), None)
+    assert check is not None and check.suspect
+    for block in covered(told, overhead_of(noop(3))):
+        assert block.mean_ms == pytest.approx(1.0, rel=0.1)
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_true_claims_are_counted_as_they_are(cpu: bool) -> None:
+    told = blocks(3, 1.0, 0.0, cpu=cpu)
+    assert all(new is old for new, old in zip(covered(told, overhead_of(noop(3))), told, strict=True))
+    waited = [msgspec.structs.replace(block, wall_ns=block.wall_ns + 20 * MS) for block in told]
+    if cpu:  # waiting for a busy core is no work
+        assert covered(waited, overhead_of(noop(3))) == waited
+
+
+@pytest.mark.parametrize(("first_ms", "suspect"), [(1.0, False), (0.97, False), (0.5, True), (0.01, True)])
+def test_a_second_process_is_asked_about_the_first_ones_claims(first_ms: float, suspect: bool) -> None:
+    """However true its own are."""
+    check = cross_check(blocks(3, 1.0, 0.0), 3, overhead_of(noop(3)), None, claimed_ms=first_ms)
+    assert check is not None and check.suspect is suspect
 
 
 def test_a_claim_below_the_bound_is_suspected() -> None:
