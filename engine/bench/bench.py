@@ -16,6 +16,7 @@ from engine.bench.compiled import Compiled, measure_compiled
 from engine.bench.device_lock import DeviceLock
 from engine.bench.evaluation import Rival, Trial
 from engine.bench.evidence import fingerprint, write_evidence
+from engine.bench.idle import IdleCalls
 from engine.bench.noise import measure_noise
 from engine.bench.session import Session
 from engine.errors import BadInput, Fault
@@ -51,6 +52,7 @@ class ProcessBench:
         self.device: DeviceFacts = device_facts(device)
         self.lock = DeviceLock(self.device.uuid or device)
         self._session: Session | None = None
+        self._idle_calls: IdleCalls | None = None
         self._bounds: asyncio.Task[dict[str, float]] | None = None
         self._gate = asyncio.Lock()
         self._idle = asyncio.Event()
@@ -58,8 +60,7 @@ class ProcessBench:
 
     async def _live(self) -> Session:
         if self._session is not None and self._session.broken and self._users <= 1:
-            await self._session.close()
-            self._session = None
+            await self._end_session()
         if self._session is None:
             memory = self.device.memory_bytes if self._name != "cpu" else None
             self._session = Session(
@@ -73,6 +74,8 @@ class ProcessBench:
         if self._name != "cpu" and self._bounds is None:
             self._bounds = asyncio.create_task(asyncio.to_thread(lower_bounds, self.problem, self.device.name))
         await self._session.open()
+        if self._idle_calls is None:
+            self._idle_calls = IdleCalls(self._session)
         if self._bounds is not None and self._bounds.done():
             self._session.bounds = self._bounds.result()
         return self._session
@@ -99,7 +102,7 @@ class ProcessBench:
                 session = await self._live()
             except Fault as fault:
                 return Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail)
-            trial = Trial(session, self.lock, solution, plan, rivals, on_phase)
+            trial = Trial(session, self.lock, solution, plan, rivals, on_phase, self._idle_calls)
             trial.evidence["environment"] = fingerprint(self.device)
             return await trial.run()
 
@@ -174,9 +177,14 @@ class ProcessBench:
             while self._users:
                 self._idle.clear()
                 await self._idle.wait()
-            if self._session is not None:
-                await self._session.close()
-                self._session = None
+            await self._end_session()
+
+    async def _end_session(self) -> None:
+        if self._idle_calls is not None:
+            await self._idle_calls.close()
+        if self._session is not None:
+            await self._session.close()
+        self._session = self._idle_calls = None
 
     async def close(self) -> None:
         await self.suspend()

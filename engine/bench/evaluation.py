@@ -17,7 +17,7 @@ from engine.bench.claims import verify_claims
 from engine.bench.contender import Contender, Failure
 from engine.bench.correctness import Correctness, check_rounds, first_call
 from engine.bench.device_lock import DeviceLock, Turn
-from engine.bench.noop import noop_contender, noop_fault
+from engine.bench.idle import IdleCalls
 from engine.bench.reasons import asks_for_cuda, missing_package, verdict_of
 from engine.bench.session import Session
 from engine.bench.summary import summarize
@@ -55,7 +55,10 @@ class Trial:
         plan: EvaluationPlan,
         rivals: Sequence[Rival],
         on_phase: PhaseSink | None,
+        idle: IdleCalls | None = None,
     ) -> None:
+        self.idle = idle or IdleCalls(session)
+        self._owns_idle = idle is None
         self.session, self.lock, self.plan = session, lock, plan
         self.candidate = Contender(session, solution, "candidate")
         self.rivals = [Contender(session, r.solution, r.role) for r in rivals]
@@ -63,7 +66,6 @@ class Trial:
         self.phases = dict.fromkeys(("start", "compile", "wait", "correctness", "timing"), 0.0)
         self.results: dict[int, Correctness] = {}
         self.unlisted = Correctness()
-        self.noop: Contender | None = None  # on a GPU: whose overhead the outside clock subtracts
         self._turn: Turn | None = None
         self.timing: Timing | None = None
         self.notes: list[str] = []
@@ -80,8 +82,9 @@ class Trial:
         except Fault as fault:
             reason, detail = fault.reason, fault.detail
         finally:
-            sides = [self.candidate, *self.rivals, *([self.noop] if self.noop else [])]
-            await asyncio.gather(*(side.close() for side in sides))
+            await asyncio.gather(*(side.close() for side in (self.candidate, *self.rivals)))
+            if self._owns_idle:
+                await self.idle.close()
         failed = next((r for r in (*self.results.values(), self.unlisted) if r.reason), None)
         if not reason and failed is not None:
             reason, detail = failed.reason, failed.detail
@@ -146,7 +149,7 @@ class Trial:
             self.phases["compile"] = time.monotonic() - begin
             return
         work = [self._first_calls(), *(self._prepare(rival) for rival in self.rivals if self.plan.timing)]
-        if self.session.on_gpu and self.plan.timing and not self.session.overheads:
+        if self.session.on_gpu and self.plan.timing:
             work.append(self._prepare_noop())
         tasks = [asyncio.create_task(step) for step in work]
         try:
@@ -232,12 +235,8 @@ class Trial:
             raise Fault("needs.cuda" if needs else f"fault.{rival.role}", detail) from None
 
     async def _prepare_noop(self) -> None:
-        """Its process starts while others compile."""
-        self.noop = noop_contender(self.session, self.candidate.solution.spec.destination_passing_style)
-        try:
-            await self.noop.start()
-        except Failure as failure:
-            raise noop_fault(failure) from None
+        """Whose overhead the outside clock subtracts; it starts while others compile, if it does not live yet."""
+        await self.idle.started(self.candidate.solution.spec.destination_passing_style)
 
     async def _breathe(self) -> None:
         if self._turn is not None:

@@ -58,16 +58,14 @@ def noop_solution(
         "import torch",
         "",
         "RESULTS, SPIN = {}, {}",
-        "NEW, NOW = torch.empty_like, time.perf_counter_ns",
+        "NEW, NOW = torch.empty, time.perf_counter_ns",
         f"TICK = torch.zeros(1{place})",
         f"TENSORS = {sum(item.shape is not None for item in specs[0].inputs)}",
     ]
     for index, spec in enumerate(specs):
         key = tuple(item.shape for item in spec.inputs if item.shape is not None)
         tensors = ", ".join(
-            f"(torch.empty({item.nbytes}, dtype=torch.uint8{place}), torch.{DTYPES[item.dtype].torch_name}, "
-            f"{item.shape!r})"
-            for item in spec.outputs
+            f"({item.nbytes}, torch.{DTYPES[item.dtype].torch_name}, {item.shape!r})" for item in spec.outputs
         )
         lines.append(f"RESULTS[{key!r}] = ({'' if destination_passing else tensors + ','})")
         lines.append(f"SPIN[{key!r}] = {(spin_ns or {}).get(index, 0)}")
@@ -82,7 +80,8 @@ def noop_solution(
         "    until = begin + SPIN[key]",
         "    while NOW() < until:",
         "        pass",
-        "    return tuple(NEW(raw).view(dtype).view(shape) for raw, dtype, shape in RESULTS[key])",
+        f"    raw = [(NEW(n, dtype=torch.uint8{place}), kind, shape) for n, kind, shape in RESULTS[key]]",
+        "    return tuple(bytes.view(kind).view(shape) for bytes, kind, shape in raw)",
     ]
     return python_solution(
         "\n".join(lines) + "\n",

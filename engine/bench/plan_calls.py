@@ -32,9 +32,12 @@ def block_size(calls: int, min_pairs: int, call_s: float, slots: int) -> int:
     return max(1, min(wanted, affordable, slots // 2))
 
 
-def device_block_size(calls: int, min_pairs: int, call_s: float, slots: int) -> int:
-    """Calls of a timed block on a GPU: all alike, because the outside clock has blocks of its own there."""
-    affordable = int(_BLOCK_S / max(call_s, 1e-6))
+def device_block_size(calls: int, min_pairs: int, call_s: float, slots: int, block_s: float = _BLOCK_S) -> int:
+    """Calls of a timed block on a GPU: all alike, because the outside clock has blocks of its own there.
+
+    ``block_s``: what a block may take where many workloads share a budget.
+    """
+    affordable = int(min(block_s, _BLOCK_S) / max(call_s, 1e-6))
     return max(1, min(-(-calls // min_pairs), affordable, slots))
 
 

@@ -12,7 +12,7 @@ import torch
 
 from engine.bench import bench as bench_module
 from engine.bench.api import EvaluationPlan
-from engine.bench.bench import ProcessBench
+from engine.bench.bench import ProcessBench, reference_solution
 from engine.bench.correctness import Correctness
 from engine.bench.device_claims import device_checks
 from engine.bench.device_harness import _copy_rotated
@@ -129,6 +129,20 @@ async def test_a_comparison_has_an_interval_however_little_time_there_is(
     answer = await device_bench.evaluate(candidate("", RIGHT), plan, candidate("", RIGHT))
     assert answer.comparison is not None and answer.comparison.pairs == 3
     assert math.isfinite(answer.comparison.lo) and math.isfinite(answer.comparison.hi)
+
+
+async def test_a_reference_that_is_the_incumbent_is_timed_once(
+    device_bench: ProcessBench, problem: Problem
+) -> None:
+    reference = reference_solution(problem)
+    plan = EvaluationPlan(rounds=1, timing_s=0.0, unlisted_shape=False, against_reference=True)
+    answer = await device_bench.evaluate(reference, plan, reference)
+    assert answer.comparison is not None and answer.comparison.against == "incumbent"
+    assert answer.geomean_speedup is not None and math.isfinite(answer.geomean_speedup)
+    samples = answer.evidence["samples_ns"]
+    assert all(row["reference"] == row["incumbent"] for row in samples.values())  # type: ignore[attr-defined]
+    lone = await device_bench.evaluate(reference, plan, None, alone=True)
+    assert (lone.verdict, lone.geomean_speedup, lone.comparison) == ("PASS", 1.0, None)
 
 
 async def test_destination_passing(device_bench: ProcessBench, problem: Problem) -> None:

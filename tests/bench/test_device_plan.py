@@ -1,0 +1,30 @@
+"""How many calls a block holds on a GPU, and how many rounds come before a KEEP."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.bench.api import KEEP_ROUNDS, EvaluationPlan
+from engine.bench.plan_calls import device_block_size
+
+
+@pytest.mark.parametrize(
+    ("calls", "pairs", "call_s", "slots", "block_s", "size"),
+    [
+        (20, 5, 1e-4, 32, 1.0, 4),  # what the plan asks for
+        (50, 5, 1e-4, 8, 1.0, 8),  # as many as may be in flight
+        (50, 5, 0.1, 32, 1.0, 2),  # a block is kept about a quarter of a second long
+        (20, 5, 0.06, 32, 0.033, 1),  # thirty slow workloads share a budget
+        (20, 5, 0.0, 32, 1.0, 4),  # nothing is known of the calls yet
+        (20, 5, 1.0, 32, 0.0, 1),
+    ],
+)
+def test_calls_of_a_block(calls: int, pairs: int, call_s: float, slots: int, block_s: float, size: int) -> None:
+    assert device_block_size(calls, pairs, call_s, slots, block_s) == size
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 5, 12])
+def test_ten_rounds_come_before_a_keep(rounds: int) -> None:
+    final = EvaluationPlan(rounds=rounds).final()
+    assert rounds + final.rounds >= KEEP_ROUNDS and final.rounds >= rounds
+    assert final.against_reference and final.check_all
