@@ -13,6 +13,8 @@ from engine.bench import namespaces as ns
 
 SCRATCH = "/tmp/kernelarc"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_FILES, _SHARED_FILES = 2 * compile_cache.MAX_FILES, 4096
+"""Files and folders below /tmp and /dev/shm: each takes about a kilobyte of the kernel's own memory."""
 
 
 def confinement_of(pid: int) -> dict[str, str]:
@@ -69,7 +71,7 @@ def private_mounts(spawn: wire.Spawn) -> dict[str, str]:
         ns.mount("none", "/", "", ns.MS_REC | ns.MS_PRIVATE)
         # Interpreter or package prefixes below /tmp must stay visible under the new /tmp.
         handles = [(prefix, os.open(prefix, os.O_PATH | os.O_CLOEXEC)) for prefix in kept]
-        size = f"size={spawn.limits.scratch},mode=1777"
+        size = f"size={spawn.limits.scratch},nr_inodes={_FILES},mode=1777"
         ns.mount("tmpfs", "/tmp", "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, size)
         for prefix, handle in handles:
             Path(prefix).mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -82,7 +84,13 @@ def private_mounts(spawn: wire.Spawn) -> dict[str, str]:
         attempt("hidden-cache", lambda: ns.mount("tmpfs", store, "tmpfs", ns.MS_RDONLY, "size=4k,mode=700"))
     attempt(
         "private-shm",
-        lambda: ns.mount("tmpfs", "/dev/shm", "tmpfs", ns.MS_NOSUID | ns.MS_NODEV, "size=64m,mode=1777"),
+        lambda: ns.mount(
+            "tmpfs",
+            "/dev/shm",
+            "tmpfs",
+            ns.MS_NOSUID | ns.MS_NODEV,
+            f"size=64m,nr_inodes={_SHARED_FILES},mode=1777",
+        ),
     )
     attempt("private-proc", lambda: ns.mount("proc", "/proc", "proc", ns.MS_NOSUID | ns.MS_NODEV | ns.MS_NOEXEC))
     return layers

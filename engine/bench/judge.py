@@ -30,7 +30,7 @@ from engine.bench.compare import CHUNK
 from engine.bench.cuda_timer import pin
 from engine.bench.digest import digest_code, numbers_of, open_digest
 from engine.bench.judge_compare import judge_call, probe
-from engine.bench.judge_memory import Side, poison_of, strided
+from engine.bench.judge_memory import Side, bytes_of, on_host, poison_of, strided
 from engine.bench.layout import workload_spec
 from engine.bench.reasons import asks_for_cuda
 from engine.bench.refill import Pool, off_default, refilled
@@ -155,10 +155,10 @@ class Judge:
 
     def _remember(self, key: tuple[int, int], values: list[Any]) -> None:
         self._sets[key] = values
-        self._set_bytes += _bytes_of(values)
+        self._set_bytes += bytes_of(values)
         while self._set_bytes > _CACHE_BYTES and len(self._sets) > 2:
             _, dropped = self._sets.popitem(last=False)
-            self._set_bytes -= _bytes_of(dropped)
+            self._set_bytes -= bytes_of(dropped)
 
     def _with_rules(self, workload: int, spec: wire.WorkloadSpec) -> wire.WorkloadSpec:
         """Adds which inputs may be rotated, and whether the seed alone gives all of them."""
@@ -221,7 +221,7 @@ class Judge:
             for index, (value, item) in enumerate(zip(values, spec.inputs, strict=True)):
                 if not item.nbytes:
                     continue
-                host = _host(self._input_of(request.workload, index, value, call))
+                host = on_host(self._input_of(request.workload, index, value, call))
                 for side in request.sides:
                     start = self.sides[side].input_bytes.data_ptr() + call.slot * spec.input_stride + item.offset
                     ctypes.memmove(start, host.data_ptr(), item.nbytes)
@@ -239,8 +239,12 @@ class Judge:
     def check(self, request: jw.Check) -> jw.Checked:
         found = self.admission(request.workload)
         digests = request.digests or [[]] * len(request.calls)
-        rows = zip(request.calls, request.strides, digests, strict=True)
-        findings = [self._check(request, *row, found) for row in rows]
+        findings: list[jw.Finding] = []
+        for call, strides, told in zip(request.calls, request.strides, digests, strict=True):
+            try:
+                findings.append(self._check(request, call, strides, told, found))
+            except wire.ProtocolError as error:  # of the candidate, with which we do not speak
+                findings.append(jw.Finding(reason="hack.forged-report", detail=str(error)))
         return jw.Checked(findings=findings, notes=found.notes)
 
     def _check(
@@ -279,7 +283,7 @@ class Judge:
     ) -> jw.Finding | None:
         start = side.input_bytes.data_ptr() + call.slot * spec.input_stride
         for value, item in zip(values, spec.inputs, strict=True):
-            if item.nbytes and _libc.memcmp(start + item.offset, _host(value).data_ptr(), item.nbytes):
+            if item.nbytes and _libc.memcmp(start + item.offset, on_host(value).data_ptr(), item.nbytes):
                 return jw.Finding(reason="wrong.input-mutation", detail=f"run changed its input {item.name}")
         return None
 
@@ -317,14 +321,6 @@ class Judge:
         except Exception as error:  # noqa: BLE001  foreign reference
             raise foreign_fault("the reference failed", error, self.definition.reference) from None
         return [value.detach().to(self.device) for value in result]
-
-
-def _bytes_of(values: list[Any]) -> int:
-    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
-
-
-def _host(value: torch.Tensor) -> torch.Tensor:
-    return value.contiguous().cpu()
 
 
 def foreign_fault(what: str, error: Exception, source: str) -> JudgeFault:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from typing import Any
 
 import torch
 
@@ -37,3 +38,11 @@ def strided(memory: torch.Tensor, start: int, item: wire.OutputSpec, strides: tu
 def poison_of(dtype: str) -> int:
     """NaN in every float type; an unlikely pattern elsewhere."""
     return 0xFF if torch_dtype(dtype).is_floating_point else 0xA5
+
+
+def bytes_of(values: list[Any]) -> int:
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+
+
+def on_host(value: torch.Tensor) -> torch.Tensor:
+    return value.contiguous().cpu()

@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -28,6 +29,7 @@ from engine.bench.herd import Awake, Gone, Herd, descendants
 
 _POLL_MS = 20
 _EXPORT_S = 120.0
+_CLOCKS, _DEVICE_CLOCKS = (b"wall",), (b"wall", b"cuda-event", b"cupti")  # that claims may come from
 _LOOK_S = 0.1  # between two looks at the memory in use
 
 
@@ -64,8 +66,18 @@ class Keeper:
 
     # -- windows ----------------------------------------------------------------------------------------------
 
-    def window(self, payload: bytes, timeout_s: float, *, jitter: bool = False) -> wire.Report:
-        """Lets the child handle one message; everything it did until its report is inside ``wall_ns``."""
+    def window(
+        self,
+        payload: bytes,
+        timeout_s: float,
+        *,
+        jitter: bool = False,
+        outputs: Sequence[wire.OutputSpec] = (),
+    ) -> wire.Report:
+        """Lets the child handle one message; everything it did until its report is inside ``wall_ns``.
+
+        ``outputs`` of its calls, if it is asked for any.
+        """
         deadline = time.monotonic() + timeout_s
         try:
             self.herd.check_still()
@@ -95,16 +107,18 @@ class Keeper:
             return wire.Report(event="timeout")
         if self._pending():
             return wire.Report(event="protocol", text=b"more than one report")
-        # On a device places are digests, of copies that the harness has made: equal ones share no memory.
-        first = [] if self.on_device else [row[0][0] for row in self.places if row]
-        aliased = len(set(first)) < len(first)
+        claims = [claim for _, claim in rows]
+        # Calls of one thread follow each other; a device's clock is another one, and its work may overlap.
+        if (max(claims, default=0) // 2 if self.on_device else sum(claims)) > wall:
+            return wire.Report(event="protocol", text=b"a report that claims more time than there was")
         return wire.Report(
             event="done",
             wall_ns=wall,
             cpu_ns=max(cpu, 0),
             rows=rows,
             text=text,
-            aliased=aliased,
+            # On a device places are digests, of copies that the harness has made: equal ones share no memory.
+            aliased=not self.on_device and share_memory(self.places, outputs),
             parallel=started or self.herd.tasks() > 1,
         )
 
@@ -206,7 +220,7 @@ class Keeper:
         return wire.Report(event="done", strides=strides)
 
     def _pending(self) -> bool:
-        with suppress(BlockingIOError):
+        with suppress(BlockingIOError, ConnectionError):
             return bool(self.channel.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK))
         return False
 
@@ -249,6 +263,10 @@ class Keeper:
                 self.on_device = bool(command.inputs)
                 bare = msgspec.structs.replace(command, sources=[], library_bytes=b"")
                 report = self.window(wire.frame(bare), command.timeout_s)
+                clocks = _DEVICE_CLOCKS if self.on_device or command.device != "cpu" else _CLOCKS
+                right = len(report.rows) == 1 and (report.rows[0][0] != wire.OK or report.text in clocks)
+                if report.event == "done" and not right:
+                    report = wire.Report(event="protocol", text=b"a first report that names no clock")
                 report = msgspec.structs.replace(report, facts={**self.layers, **confinement_of(self.pid)})
             elif isinstance(command, wire.Collect):
                 report = self.collect(command)
@@ -256,7 +274,10 @@ class Keeper:
                 saved = self.caches.save(f"{self.scratch}/cache") if self.caches else ""
                 report = wire.Report(event="done", facts={"cache": saved})
             else:
-                report = self.window(wire.frame(command), command.timeout_s, jitter=command.jitter)
+                outputs = self.workloads[command.workload].outputs
+                report = self.window(
+                    wire.frame(command), command.timeout_s, jitter=command.jitter, outputs=outputs
+                )
             try:
                 self.control.sendall(wire.frame(report))
             except OSError:
@@ -284,3 +305,25 @@ def dense_strides(shape: tuple[int, ...]) -> list[int]:
         strides.append(step)
         step *= max(extent, 1)
     return strides[::-1]
+
+
+def share_memory(places: Sequence[Sequence[wire.Place]], outputs: Sequence[wire.OutputSpec]) -> bool:
+    """Whether outputs of different calls lie in the same bytes, so that a later call has overwritten them.
+
+    Outputs of one call may lie as they like. Places are claims: the worst that they do here is a wrong answer.
+    """
+    taken: list[tuple[int, int, int]] = []
+    for call, row in enumerate(places):
+        for place, item in zip(row, outputs, strict=False):
+            width = item.nbytes // max(math.prod(item.shape), 1)
+            size = wire.span(item.shape, place[1 : 1 + len(item.shape)]) * width
+            if size > 0:
+                taken.append((place[0], place[0] + size, call))
+    taken.sort()
+    end, owner = 0, -1
+    for start, stop, call in taken:
+        if start < end and call != owner:
+            return True
+        if stop > end:
+            end, owner = stop, call
+    return False

@@ -25,7 +25,12 @@ _CALLS = re.compile(
     r"prctl|syscall|memfd_create|shm_open|unlink|fopen|freopen|PyRun_\w+|PyEval_\w+|PyImport_\w+|Py_CompileString\w*|"
     r"cudaIpc\w+|cuIpc\w+|cudaDeviceSetLimit|cuCtxSetLimit|cudaProfiler\w+)\s*\("
 )
+# Mentioned, not only called: a pointer to one would do as well. The interpreter's frames, closures, hooks and what
+# it calls later; torch's observers of every operator, and operators that are not the kernel's own.
 _NAMES = re.compile(
+    r"\b_?Py(?:Frame|ThreadState|InterpreterState|Interpreter|Cell|Function|Code|Gen|Traceback|TraceBack|Sys|GC|"
+    r"Unstable)_\w+|\bPy_(?:AddPendingCall|AtExit)\b|\bPy(?:Mem|Object)_Set\w*Allocator\b|"
+    r"\badd(?:Global|ThreadLocal)Callback\b|\bRecordFunctionCallback\b|\bTORCH_LIBRARY_IMPL\s*\(\s*(?:aten|prims|_)\s*,|"
     r"\b(?:py|pybind11)::(?:exec|eval|eval_file|module_?::import)\b|\bstd::(?:ofstream|fstream|thread|async)\b|"
     r"\.incbin\b|\b__attribute__\s*\(\(\s*(?:constructor|destructor)"
 )

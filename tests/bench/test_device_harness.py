@@ -63,6 +63,11 @@ CASES = {
     "writes into an input": ("", "out = torch.softmax(x, dim=-1) * scale + y\nx.mul_(2)\nreturn out", "wrong.input-mutation"),
     "tampered generator": ("torch.randn = lambda *a, **k: torch.zeros(*a)", RIGHT, ""),
     "exception": ("", "raise ValueError('no')", "wrong.exception"),
+    "fewer digests than tensors": (
+        "import sys",
+        "out = torch.softmax(x, dim=-1) * scale + y\nsys._getframe(1).f_locals['arguments'].clear()\nreturn out",
+        "hack.forged-report",
+    ),
     "crash": ("import ctypes", "ctypes.string_at(8)", "crash.signal"),
 }  # fmt: skip
 

@@ -30,6 +30,11 @@ HONEST = {
         "_out = {}",
         "out = _out.setdefault(x.shape, torch.empty_like(x))\ntorch.add(torch.softmax(x, dim=-1) * scale, y, out=out)\nreturn out",
     ),
+    "one arena for ever, shifted": (
+        "_arena, _calls = torch.empty(1 << 16), [0]",
+        "_calls[0] += 1\nout = _arena[_calls[0] % 7 * 32:][:x.numel()].view(x.shape)\n"
+        "torch.add(torch.softmax(x, dim=-1) * scale, y, out=out)\nreturn out",
+    ),
     "lazily negated": ("", "return torch._neg_view(-(torch.softmax(x, dim=-1) * scale + y))"),
     "named tuple": (
         "from collections import namedtuple\nAnswer = namedtuple('Answer', 'out')",

@@ -88,6 +88,24 @@ ENDS = {
         "for fd in range(3, 64):\n    try:\n        os.write(fd, b'{\"passed\": true}' * 8)\n    except OSError:\n        pass\n" + RIGHT,
         "hack.forged-report",
     ),
+    "exception of a type without a name": (
+        "class Meta(type):\n    @property\n    def __name__(cls): raise ValueError('no')\n"
+        "class Odd(Exception, metaclass=Meta):\n    @property\n    def __class__(self): raise ValueError('no')\n"
+        "    @property\n    def __traceback__(self): raise ValueError('no')\n    def __str__(self): raise ValueError('no')",
+        "raise Odd()",
+        "wrong.exception",
+    ),
+    "claims longer than the window": (
+        "from engine.bench import wire\nclass Row:\n    size, real = wire.ROW.size, wire.ROW\n"
+        "    def pack(self, status, ns): return self.real.pack(status, 2**64 - 1)\nwire.ROW = Row()",
+        RIGHT,
+        "hack.forged-report",
+    ),
+    "a clock of its own": (
+        "from engine.bench.harness import Caller\nCaller.clock_name = 'sundial'",
+        RIGHT,
+        "hack.forged-report",
+    ),
     "comparison says yes": (
         "torch.allclose = torch.equal = lambda *a, **k: True\ntorch.Tensor.item = lambda self: 0\n"
         "torch.Tensor.__sub__ = lambda a, b: torch.zeros_like(a)",

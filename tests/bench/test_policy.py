@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 from collections.abc import Callable
@@ -11,12 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.bench import wire
+from engine.bench import compile_cache, wire
 from engine.bench.clocks import ClockReading, disturbance
-from engine.bench.compile_cache import MAX_BYTES, copy_regular
+from engine.bench.compile_cache import MAX_BYTES, Store, copy_regular
 from engine.bench.contender import Block
 from engine.bench.crosscheck import covered, cross_check, device_check
 from engine.bench.evidence import write_evidence
+from engine.bench.keeper import share_memory
 from engine.bench.layout import PAGE, workload_spec
 from engine.bench.noop import overhead_of
 from engine.bench.plan_calls import FRESH, HIDDEN, REFILLED, block_size, style_of_round
@@ -274,6 +276,66 @@ def test_compile_caches_copy_files_and_never_links(tmp_path: Path) -> None:
         file.truncate(MAX_BYTES + 1)
     with pytest.raises(OSError, match="MiB"):
         copy_regular(source, tmp_path / "other")
+
+
+def test_compile_caches_keep_no_empty_folders_and_count_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    (source / "a" / "b").mkdir(parents=True)
+    assert copy_regular(source, tmp_path / "empty") == [] and not list((tmp_path / "empty").iterdir())
+    (source / "a" / "c").mkdir()
+    (source / "a" / "c" / "kernel.so").write_bytes(b"code")
+    made = copy_regular(source, tmp_path / "target")
+    assert [str(path.relative_to(tmp_path / "target")) for path in made] == ["a", "a/c", "a/c/kernel.so"]
+    monkeypatch.setattr(compile_cache, "MAX_FILES", 3)
+    with pytest.raises(OSError, match="folders"):
+        copy_regular(source, tmp_path / "other")
+
+
+def test_the_compile_store_has_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was used longest ago makes room; nothing is left of what was begun and never finished."""
+    monkeypatch.setattr(compile_cache, "MAX_STORE_BYTES", 120_000)
+    root, source = tmp_path / "store", tmp_path / "source"
+    root.mkdir()
+    source.mkdir()
+    (source / "kernel.so").write_bytes(bytes(30_000))
+    (root / ".begun.0").mkdir()
+    os.utime(root / ".begun.0", (1, 1))
+    fd = os.open(root, os.O_RDONLY)
+    keys = [str(n) * 32 for n in range(4)]
+    for age, key in enumerate(keys[:2]):
+        assert Store(fd, key).save(str(source)) == "kept"
+        os.utime(root / key, (1000 + age, 1000 + age))
+    Store(fd, keys[0]).restore(str(tmp_path / "restored"), -1)  # and so it has been used last
+    for key in keys[2:]:
+        assert Store(fd, key).save(str(source)) == "kept"
+    assert {entry.name for entry in root.iterdir()} == {keys[0], keys[2], keys[3]}
+    (source / "kernel.so").unlink()
+    assert Store(fd, "f" * 32).save(str(source)) == "empty" and not (root / ("f" * 32)).exists()
+    os.close(fd)
+
+
+OUTPUTS = [wire.OutputSpec("a", "float32", (4, 8), 0, 128), wire.OutputSpec("b", "float32", (8,), 128, 32)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "shared"),
+    [
+        ([((1000, 8, 1), (5000, 1)), ((2000, 8, 1), (6000, 1))], False),
+        ([((1000, 8, 1), (5000, 1)), ((2000, 8, 1), (5000, 1))], True),  # the second output
+        ([((1000, 8, 1), (5000, 1)), ((1064, 8, 1), (6000, 1))], True),  # a part
+        ([((1000, 8, 1), (5000, 1)), ((5000, 8, 1), (6000, 1))], True),  # one call's second is another's first
+        ([((1000, 8, 1), (1000, 1)), ((2000, 8, 1), (2004, 1))], False),  # within a call only
+        ([((1000, 8, 1),), ()], False),
+        ([((2**64 - 1, -(2**63), 2**62), (0, 0)), ((1, 2**62, 2**62), (0, 0))], True),
+    ],
+)
+def test_outputs_of_two_calls_in_the_same_memory_are_noticed(
+    rows: list[tuple[tuple[int, ...], ...]], shared: bool
+) -> None:
+    places = [[(*place, *(0,) * (9 - len(place))) for place in row] for row in rows]
+    assert share_memory(places, OUTPUTS) is shared
 
 
 def test_evidence_can_be_audited(problem: Problem, tmp_path: Path) -> None:
