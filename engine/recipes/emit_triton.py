@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.recipes.index import Ix, Term, Unsupported
 from engine.recipes.ops import POINTWISE, REDUCTIONS
 from engine.recipes.rows import Program, Statement, Var
+from engine.recipes.sizes import const
 
 HALF = ("float16", "bfloat16")
 TYPES = {
@@ -78,11 +79,13 @@ class Speller:
         if ix.base.startswith("at:"):
             text = self.names[ix.base.removeprefix("at:")]
         else:
+            ix = self._by_rows(ix)
             whole = f"({self.row} * {self.cols} + {self.col})"
-            text = {"row": self.row, "col": self.col, "lin": whole, "zero": "0"}[ix.base]
+            repeated = f"({self.row} % {ix.mod.text} * {self.cols} + {self.col})" if ix.mod else whole
+            text = {"row": self.row, "col": self.col, "lin": whole, "zero": "0", "rows": repeated}[ix.base]
         if ix.div.constant != 1:
             text = f"({text} // {self.size(ix.div.text)})"
-        if ix.mod is not None:
+        if ix.mod is not None and ix.base != "rows":
             text = f"({text} % {self.size(ix.mod.text)})"
         if ix.add != "0":
             text = f"({text} + {self._signed(ix.add)})"
@@ -91,6 +94,22 @@ class Speller:
         if ix.after != "0":
             text = f"({text} + {self._signed(ix.after)})"
         return text
+
+    def _by_rows(self, ix: Ix) -> Ix:
+        """Whole rows at a time, where that is what an index means: the columns stay visibly contiguous.
+
+        ``lin // (k·C)`` is ``row // k``, and ``lin % (k·C)`` is ``row % k`` rows and the column (base ``rows``).
+        """
+        cols, div, mod = self.program.domain.cols.constant, ix.div.constant, ix.mod.constant if ix.mod else None
+        samples = len(ix.div.values)
+        if ix.base != "lin" or cols is None or div is None:
+            return ix
+        if div % cols == 0:
+            return replace(ix, base="row", div=const(div // cols, samples))
+        if div == 1 and mod is not None and mod % cols == 0:
+            base = "rows" if mod > cols else "col"
+            return replace(ix, base=base, mod=const(mod // cols, samples) if mod > cols else None)
+        return ix
 
     def _signed(self, text: str) -> str:
         if text.startswith("-(") and text.endswith(")"):

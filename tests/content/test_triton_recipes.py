@@ -24,6 +24,7 @@ ATTENTION = [{"batch": 2, "seq": 21}]
 CASES = [
     ("fused_add_rmsnorm_bf16", "triton-rows", {"hidden": 512}, [{"tokens": 3}, {"tokens": 17}]),
     ("fused_add_rmsnorm_bf16", "triton-rows-looped", {"hidden": 600}, [{"tokens": 3}, {"tokens": 17}]),
+    ("swiglu_bf16", "triton-tiles", {"inter": 700}, [{"tokens": 1}, {"tokens": 17}]),
     ("qk_rmsnorm_h24_d128_bf16", "triton-rows", {"heads": 3}, [{"batch": 1, "seq": 5}, {"batch": 2, "seq": 3}]),
     ("scaled_softmax_bf16", "triton-rows-looped", {}, [{"rows": 3, "cols": 1030}, {"rows": 2, "cols": 3000}]),
     ("scaled_softmax_bf16", "triton-rows-split", {}, [{"rows": 3, "cols": 8700}, {"rows": 2, "cols": 9000}]),

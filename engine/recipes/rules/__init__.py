@@ -13,7 +13,7 @@ from engine.recipes.rules.attention import flash, sdpa
 from engine.recipes.rules.gemm import cublaslt, gemm_torch, gemm_triton
 from engine.recipes.rules.moe import moe_backward
 from engine.recipes.rules.reference import wrapped_reference
-from engine.recipes.rules.rowwise import rows_torch, rows_triton
+from engine.recipes.rules.rowwise import rows_torch, rows_triton, tiles_triton
 from engine.recipes.rules.stitch import stitched
 from engine.recipes.rules.varlen import varlen
 from engine.recipes.subject import Subject
@@ -32,4 +32,5 @@ RULES: dict[str, Rule] = {
     "varlen": varlen,
     "rows-torch": rows_torch,
     "rows-triton": rows_triton,
+    "tiles-triton": tiles_triton,
 }

@@ -9,6 +9,7 @@ from typing import Any
 from engine.recipes.emit_loops import has_online_pair, parts, spell_looped, spell_split
 from engine.recipes.emit_torch import spell
 from engine.recipes.emit_triton import Kernel, Style, spell_row
+from engine.recipes.index import Unsupported
 from engine.recipes.rows import Program
 from engine.recipes.rules.facts import arguments, common, texts_of
 from engine.recipes.sizes import product
@@ -69,6 +70,14 @@ def rows_triton(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
         "least_rows": min(min(p.domain.rows.values) for p in programs),
         "columns_pow2": 1 << (max(max(p.domain.cols.values) for p in programs) - 1).bit_length(),
     }
+
+
+def tiles_triton(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts for Triton kernels over tiles that may end anywhere in a row: element-wise steps alone."""
+    along = [s for program in subject.programs for s in program.statements if s.kind in ("reduce", "partial")]
+    if along:
+        raise Unsupported(f"{along[0].op or 'a reduction'} runs along whole rows")
+    return rows_triton(subject, options)
 
 
 def loads_first(lines: list[str]) -> list[str]:
