@@ -24,8 +24,11 @@ from engine.profile.talk import Failed, Talk
 from engine.records import DeviceFacts
 from engine.text import clean
 
+CALL_S = 20.0  # of both tools together, with the device held: others wait meanwhile
 _REASONS = {"memcheck": "wrong.memory-access", "racecheck": "wrong.race"}
 _PLACES = ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda/compute-sanitizer/compute-sanitizer")
+# Instrumenting a library's large kernels takes minutes, and what is in them is none of the candidate's.
+_LIBRARIES = ("at::native", "2at6native", "cublas", "cutlass", "nvjet", "cudnn")
 # Languages whose kernels are the candidate's own; what torch compiles itself is not looked at.
 _OWN_KERNELS = frozenset({"triton", "cute_dsl", "cutile", *CPP_LANGUAGES})
 
@@ -51,6 +54,7 @@ def words(tool: str, check: str) -> list[str]:
     """The command line in front of the program. API calls that fail are how torch asks: they are no errors."""
     return [
         *(tool, "--tool", check, "--report-api-errors", "no", "--target-processes", "application-only"),
+        *("--kernel-name-exclude", ",".join(f"kns={part}" for part in _LIBRARIES)),
         *("--print-limit", "16", "--error-exitcode", "0"),
         *(("--racecheck-report", "analysis") if check == "racecheck" else ()),
     ]
@@ -101,7 +105,7 @@ async def _looked(runs: Mapping[str, _Watched], tool: str) -> list[SanitizerRepo
                 talks[check] = await stack.enter_async_context(talk)
         await asyncio.gather(*(step(check, talk.ready()) for check, talk in talks.items()))
         async with next(iter(runs.values())).lock().held():
-            await asyncio.gather(*(step(c, talk.call()) for c, talk in talks.items() if c not in failed))
+            await asyncio.gather(*(step(c, talk.call(CALL_S)) for c, talk in talks.items() if c not in failed))
         await asyncio.gather(*(step(c, talk.rest()) for c, talk in talks.items() if c not in failed))
     return [_report(check, run.said, failed.get(check)) for check, run in runs.items()]
 

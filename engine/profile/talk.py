@@ -43,14 +43,15 @@ class Talk:
         if first != READY:
             raise self._failure(first)
 
-    async def call(self) -> Said:
-        """Its call, with the device held by whoever asks."""
+    async def call(self, limit_s: float | None = None) -> Said:
+        """Its call, with the device held by whoever asks, for no longer than ``limit_s`` (:data:`CALL_S`)."""
+        limit_s = CALL_S if limit_s is None else limit_s
         (self._folder / GO).touch()
         try:
-            async with asyncio.timeout(CALL_S):
+            async with asyncio.timeout(limit_s):
                 last = await self._next()
         except TimeoutError:
-            raise Failed("resource.timeout", f"its call took longer than {CALL_S:.0f} s") from None
+            raise Failed("resource.timeout", f"its call took longer than {limit_s:.0f} s") from None
         said = _decoded(last)
         if said is None or said.error:
             raise self._failure(last)

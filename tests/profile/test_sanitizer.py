@@ -146,7 +146,7 @@ def test_a_candidate_is_run_under_the_tool_behind_its_layers(tmp_path: Path) -> 
 @pytest.mark.skipif(choose_sandbox().kind == "none", reason="needs an outer sandbox")
 @pytest.mark.usefixtures("own_device_locks")
 def test_a_tool_that_does_not_end_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.profile.talk.CALL_S", 6.0)
+    monkeypatch.setattr(module, "CALL_S", 6.0)
     monkeypatch.setattr(module, "TOOLS", ("memcheck",))
     tool = stand_in(tmp_path, CLEAN, CLEAN)
     found = asyncio.run(
