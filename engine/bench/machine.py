@@ -7,10 +7,16 @@ import os
 import msgspec
 
 _MIN_MEMORY = 4 << 30
+_GPU_CORES = 2  # reserved beside a GPU: for the thread that launches, and the driver's
+_MANY_CORES = 8  # from here on that leaves enough to compile on
 
 
 class Cores(msgspec.Struct, frozen=True):
-    """One core is reserved for timed candidates; engine, judge, keepers and compilation use the others."""
+    """One core is reserved for timed candidates; engine, judge, keepers and compilation use the others.
+
+    Beside a GPU it is two, others for each GPU, where there are many: launching a row of kernels is part of what is
+    timed, and a compiler on the same core would be as well.
+    """
 
     timing: list[int]
     work: list[int]
@@ -21,11 +27,17 @@ class Cores(msgspec.Struct, frozen=True):
         return self.timing == self.work
 
     @classmethod
-    def of_this_process(cls) -> Cores:
+    def of_this_process(cls, gpu: int | None = None) -> Cores:
+        """``gpu``: its index, if the timed processes use one."""
         available = sorted(os.sched_getaffinity(0))
         if len(available) < 2:
             return cls(timing=available, work=available)
-        return cls(timing=available[-1:], work=available[:-1])
+        if gpu is None:
+            return cls(timing=available[-1:], work=available[:-1])
+        begin = len(available) - _GPU_CORES * (gpu + 1)
+        if len(available) < _MANY_CORES or begin < len(available) // 2:
+            return cls(timing=available, work=available)
+        return cls(timing=available[begin : begin + _GPU_CORES], work=available[:begin])
 
 
 def total_memory() -> int:

@@ -76,6 +76,8 @@ async def _panel(sides: list[Contender], lock: DeviceLock) -> list[list[float]]:
         await _warm(sides[0], workloads)
         await sides[0].save_compiled()  # the others need not compile
         await asyncio.gather(*(_warm(side, workloads) for side in sides[1:]))
+        for side in sides:
+            await side.pin(session.timing_cores)
         async with lock.held() as turn:
             begin = time.monotonic()
             while len(rounds[0]) < _ROUNDS or (

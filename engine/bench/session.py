@@ -122,7 +122,7 @@ class Session:
         # By calling style, workload, calls, prelude and whether the no-op waits for the GPU.
         self.overheads: dict[tuple[bool, int, int, int, bool], Overhead] = {}
         self.clocks = ClockWatch(device_uuid or None)
-        self.cores = Cores.of_this_process()
+        self.cores = Cores.of_this_process(None if device == "cpu" else int(device.partition(":")[2] or 0))
         self.sandbox = sandbox or choose_sandbox()
         # Memory on a GPU cannot be written from outside: children build their inputs there, from seeds.
         self.own_inputs = device != "cpu" if own_inputs is None else own_inputs
@@ -299,8 +299,8 @@ class Session:
 
     @property
     def timing_cores(self) -> list[int]:
-        """Where a process is while it is timed: one reserved core, or with a GPU wherever the driver likes."""
-        return self.cores.work if self.on_gpu else self.cores.timing
+        """Where a process is while it is timed."""
+        return self.cores.timing
 
     def bound_ms(self, workload: int) -> float | None:
         """The lower bound of a listed workload on this device, once it is known."""

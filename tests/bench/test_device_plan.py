@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.bench.api import KEEP_ROUNDS, EvaluationPlan
+from engine.bench.machine import Cores
 from engine.bench.plan_calls import device_block_size
 
 
@@ -28,3 +29,22 @@ def test_ten_rounds_come_before_a_keep(rounds: int) -> None:
     final = EvaluationPlan(rounds=rounds).final()
     assert rounds + final.rounds >= KEEP_ROUNDS and final.rounds >= rounds
     assert final.against_reference and final.check_all
+
+
+@pytest.mark.parametrize(
+    ("available", "gpu", "timing", "work"),
+    [
+        (16, 0, [14, 15], list(range(14))),
+        (16, 1, [12, 13], list(range(12))),
+        (16, 5, list(range(16)), list(range(16))),  # too many GPUs to reserve cores for each
+        (4, 0, [0, 1, 2, 3], [0, 1, 2, 3]),
+        (16, None, [15], list(range(15))),
+        (1, None, [0], [0]),
+    ],
+)
+def test_cores_are_reserved_for_what_is_timed(
+    monkeypatch: pytest.MonkeyPatch, available: int, gpu: int | None, timing: list[int], work: list[int]
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(available)))
+    cores = Cores.of_this_process(gpu)
+    assert (cores.timing, cores.work) == (timing, work)
