@@ -33,6 +33,7 @@ async def device_checks(
     Raises :class:`Failure` of the candidate, :class:`engine.errors.Fault` of anything of ours.
     """
     checks: dict[int, TimingCheck] = {}
+    await candidate.pin(trial.session.timing_cores)
     try:
         for workload, claim in claimed_ms.items():
             for prelude in PRELUDES:

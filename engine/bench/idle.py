@@ -34,6 +34,7 @@ class IdleCalls:
             if key not in self._noops:
                 self._noops[key] = noop_contender(self._session, style, waits=waits)
             try:
+                await self._noops[key].pin(self._session.timing_cores)
                 await self._noops[key].start()
             except Failure as failure:
                 raise noop_fault(failure) from None
