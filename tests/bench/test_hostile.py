@@ -314,7 +314,6 @@ async def test_what_a_result_does_by_itself_is_part_of_its_call(
     answer = await bench.evaluate(candidate(WORK + before, PENDING + body), TIMED)
     if answer.verdict == "PASS":
         assert (answer.geomean_speedup or 9.0) < 0.7
-        assert not any("outside clock" in note for note in answer.notes)
     else:
         assert answer.reason.startswith("wrong."), (answer.reason, answer.detail)
 
@@ -332,11 +331,13 @@ HONEST_AT_TIMES = {
 async def test_the_truth_told_at_times_excuses_no_lie(bench: ProcessBench, candidate: Make, name: str) -> None:
     before = (
         "import gc, time, types\nREAL, SEEN, BLOCKS = time.perf_counter_ns, [0, 0], [0]\n"
-        "def told():\n    return SEEN[0] + (REAL() - SEEN[0]) // 20 if lies() else REAL()\n"
+        "def told():\n    now = REAL()\n"
+        "    if now - SEEN[1] > 1_000_000:\n        BLOCKS[0] += 1\n        SEEN[:] = [now, now]\n"
+        "    return SEEN[0] + (now - SEEN[0]) // 20 if lies() else now\n"
         "for holder in gc.get_referrers(REAL):\n"
         "    if type(holder) is types.CellType: holder.cell_contents = told\n"
     )
-    body = "if REAL() - SEEN[1] > 1_000_000: BLOCKS[0] += 1\nz = work(x, y, scale)\nSEEN[1] = REAL()\nreturn z"
+    body = "z = work(x, y, scale)\nSEEN[1] = REAL()\nreturn z"
     answer = await bench.evaluate(candidate(WORK + before + HONEST_AT_TIMES[name], body), TIMED)
     if answer.verdict == "PASS":
         assert name == "in every fourth block" and (answer.geomean_speedup or 9.0) < 1.3
