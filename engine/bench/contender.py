@@ -64,8 +64,10 @@ class Contender:
 
     async def start(self) -> None:
         """A fresh process with the solution imported. Raises :class:`Failure` or :class:`Fault`."""
-        if self.child is not None and self.child.alive:
+        if self.child is not None and self.child.alive and self.child.in_step:
             return
+        if self.child is not None:
+            await self.child.close()
         begin = time.monotonic()
         if self._side is None:
             self._side = self.session.take_side()

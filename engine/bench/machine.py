@@ -14,8 +14,8 @@ _MANY_CORES = 8  # from here on that leaves enough to compile on
 class Cores(msgspec.Struct, frozen=True):
     """One core is reserved for timed candidates; engine, judge, keepers and compilation use the others.
 
-    Beside a GPU it is two, others for each GPU, where there are many: launching a row of kernels is part of what is
-    timed, and a compiler on the same core would be as well.
+    Beside a GPU it is two, others for each GPU, where there are many: launching a row of kernels is part of what
+    is timed, and a compiler on the same core would be as well.
     """
 
     timing: list[int]

@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -160,16 +160,22 @@ class Zygote:
         read, write = os.pipe2(os.O_CLOEXEC)
         future = self._spawned[number] = asyncio.get_running_loop().create_future()
         exited = self._exited[number] = asyncio.Event()
+        started = False
         try:
             with theirs:
-                await self.helper.send(request, [theirs.fileno(), write, *arenas])
-                os.close(write)
+                try:
+                    await self.helper.send(request, [theirs.fileno(), write, *arenas])
+                finally:
+                    os.close(write)
             error = await asyncio.wait_for(future, 30.0)
+            started = not error
         except (TimeoutError, ConnectionError, OSError) as problem:
             error = str(problem) or type(problem).__name__
+        finally:
+            if not started:  # or the task was cancelled: its process ends with our end of its socket
+                ours.close()
+                os.close(read)
         if error:
-            ours.close()
-            os.close(read)
             raise Fault("fault.spawn", f"a candidate process could not be started: {error}")
         ours.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=ours)
@@ -248,11 +254,12 @@ class Child:
         self.zygote, self.number = zygote, number
         self.reader, self.writer, self.exited = reader, writer, exited
         self.output = Output(output)
-        self.alive = True
+        self.alive = self.in_step = True  # out of step once somebody stopped waiting for an answer
         self._decoder = msgspec.msgpack.Decoder(wire.Report)
 
     async def ask(self, record: wire.ToKeeper, timeout_s: float) -> wire.Report:
         """Sends one command; the keeper enforces ``timeout_s`` and this side enforces that the keeper does."""
+        self.in_step, was_in_step = False, self.in_step
         try:
             self.writer.write(wire.frame(record))
             await self.writer.drain()
@@ -263,6 +270,7 @@ class Child:
             report = wire.Report(event="exit", code=-1)
         except wire.ProtocolError as error:
             report = wire.Report(event="protocol", text=str(error).encode())
+        self.in_step = was_in_step
         if self.output.flooded:
             report = wire.Report(event="output")
         if report.event != "done":
@@ -281,6 +289,12 @@ class Child:
         self.output.drain()
 
 
+def _taken_note_of(exchange: asyncio.Future[Any]) -> None:
+    """Nobody waits for it any more: its fault, if it has one, is nobody's."""
+    if not exchange.cancelled():
+        exchange.exception()
+
+
 class JudgeClient:
     """One judge process. One question at a time."""
 
@@ -290,12 +304,25 @@ class JudgeClient:
         self._lock = asyncio.Lock()
 
     async def _ask(self, request: msgspec.Struct, kind: type[T], timeout_s: float, fds: Sequence[int] = ()) -> T:
+        """Whoever asks may be cancelled; the answer is read all the same, or the next one would get it."""
+        exchange = asyncio.ensure_future(self._exchange(request, kind, timeout_s, fds))
+        try:
+            return await asyncio.shield(exchange)
+        except asyncio.CancelledError:
+            exchange.add_done_callback(_taken_note_of)
+            raise
+
+    async def _exchange(
+        self, request: msgspec.Struct, kind: type[T], timeout_s: float, fds: Sequence[int] = ()
+    ) -> T:
         async with self._lock:
             try:
                 await self.helper.send(request, fds)
                 decoder = msgspec.msgpack.Decoder(kind)
                 return await asyncio.wait_for(wire.read_frame(self.helper.reader, decoder), timeout_s)
             except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    self.helper.process.kill()  # what it may still say would be taken for another answer
                 raise Fault("fault.reference", f"the reference did not answer within {timeout_s:.0f} s") from None
             except (EOFError, ConnectionError, wire.ProtocolError):
                 detail = self.helper.last_words()
