@@ -72,8 +72,9 @@ def cross_check(
         return [first - max(cold[calls][0] - typical_ms(base, calls), 0.0), *others]
 
     beyond = {calls: beyond_ms(group) for calls, group in ((k, small), (2 * k, large)) if group}
-    # Waiting for a busy core only ever adds to a wall time: where that is the only clock and another process's claims
-    # are at stake, the quickest block counts (each one's outputs are compared, and :func:`covered` lets no lie pay).
+    # Waiting for a busy core only ever adds to a wall time: where that is the only clock and another process's
+    # claims are at stake, the quickest block counts (each one's outputs are compared, and :func:`covered` lets no
+    # lie pay).
     middle = median if seen or claimed_ms is None else min
     # Never less than a no-op: being preempted in a call adds to the claim but not to the processor time.
     missing = {calls: max(middle(values), typical_ms(base, calls)) for calls, values in beyond.items()}

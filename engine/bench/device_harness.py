@@ -33,6 +33,7 @@ from engine.bench.harness import (
     is_plain,
     items_reader,
     status_of,
+    type_name,
 )
 from engine.problems.axes import resolve_axes
 from engine.problems.dtypes import torch_dtype
@@ -146,33 +147,48 @@ def _copy_rotated(target: torch.Tensor, value: torch.Tensor, shift: int) -> None
         target[:shift].copy_(value[count - shift :])
 
 
-def _output_copier(device: torch.device) -> Callable[[Any, wire.OutputSpec], torch.Tensor]:
-    """What takes one output, if it is what the definition declares."""
-    plain, number, kind = is_plain, is_number, device.type
+def _output_taker(device: torch.device) -> Callable[[Any, wire.OutputSpec], torch.Tensor]:
+    """What takes one output, if it is what the definition declares, in the order in which it is declared.
 
-    def copied(value: Any, spec: wire.OutputSpec) -> torch.Tensor:
+    Attributes are read through the C type's own descriptors, which a candidate cannot replace.
+    """
+    base = torch._C.TensorBase
+    plain, number, kind, name_of, strided = is_plain, is_number, device.type, type_name, torch.strided
+    shape_of, dtype_of, layout_of, device_of = (
+        base.shape.__get__, base.dtype.__get__, base.layout.__get__, base.device.__get__
+    )  # fmt: skip
+    contiguous, is_conj, is_neg, resolve_conj, resolve_neg = (
+        base.contiguous, base.is_conj, base.is_neg, base.resolve_conj, base.resolve_neg
+    )  # fmt: skip
+
+    def taken(value: Any, spec: wire.OutputSpec) -> torch.Tensor:
         dtype = torch_dtype(spec.dtype)
         if number(value):
             value = torch.tensor(value, dtype=dtype, device=device).reshape(spec.shape)
         if not plain(value):
-            raise Refused(wire.TYPE, f"{spec.name} is a {type(value).__name__}, not a plain torch.Tensor")
-        if value.layout is not torch.strided or value.device.type != kind:
-            raise Refused(wire.DEVICE, f"{spec.name} is on {value.device.type}, not a dense tensor on {kind}")
-        if value.dtype is not dtype:
-            raise Refused(wire.DTYPE, f"{spec.name} is {value.dtype}, the definition declares {spec.dtype}")
-        if tuple(value.shape) != spec.shape:
-            raise Refused(wire.SHAPE, f"{spec.name} has shape {list(value.shape)}, declared {list(spec.shape)}")
-        # A copy of its own: a kernel may hand out the same buffer in its next call.
-        return value.detach().clone(memory_format=torch.contiguous_format)
+            raise Refused(wire.TYPE, f"{spec.name} is a {name_of(value)}, not a plain torch.Tensor")
+        if layout_of(value) is not strided or device_of(value).type != kind:
+            raise Refused(wire.DEVICE, f"{spec.name} is on {device_of(value).type}, not a dense tensor on {kind}")
+        if dtype_of(value) is not dtype:
+            raise Refused(wire.DTYPE, f"{spec.name} is {dtype_of(value)}, the definition declares {spec.dtype}")
+        if tuple(shape_of(value)) != spec.shape:
+            raise Refused(
+                wire.SHAPE, f"{spec.name} has shape {list(shape_of(value))}, declared {list(spec.shape)}"
+            )
+        if is_conj(value) or is_neg(value):
+            value = resolve_neg(resolve_conj(value))
+        found: torch.Tensor = contiguous(value)
+        return found
 
-    return copied
+    return taken
 
 
 def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) -> Callable[[wire.Run], Executed]:
     """The block executor; what it needs is bound before the candidate is imported."""
     clock, flush, digest, as_numbers = caller.clock, caller.flush, caller.digest, numbers_of
     untouched, set_stream = torch._C.DisableTorchFunction, torch.cuda.set_stream
-    items_of, copied = items_reader(), _output_copier(caller.device)
+    items_of, taken_from = items_reader(), _output_taker(caller.device)
+    detach, clone, dense = torch._C.TensorBase.detach, torch._C.TensorBase.clone, torch.contiguous_format
     padding = (0,) * wire.MAX_DIMS
     entry = import_entry()
 
@@ -196,16 +212,22 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
                 if timed:
                     flush()
                     clock.before(index)
-                    result = entry(*arguments, *buffers)
-                    clock.after(index)
                 else:
                     flush.fill(run.prelude)
-                    result = entry(*arguments, *buffers)
+                result = entry(*arguments, *buffers)
+                with untouched():
+                    values = buffers or items_of(result, spec.outputs)
+                    values = [taken_from(v, item) for v, item in zip(values, spec.outputs, strict=True)]
+                # What a result's own code does (keys that compare, objects that end), and a layout that is left to
+                # be put in order, belongs to the call: only plain tensors are left when the clock is read.
+                result = None
+                if timed:
+                    clock.after(index)
                 if caller.stream is not None:
                     set_stream(caller.stream)
                 with untouched():
-                    values = buffers or items_of(result, spec.outputs)
-                    kept = [copied(v, item) for v, item in zip(values, spec.outputs, strict=True)]
+                    # Copies of their own: a kernel may hand out the same buffer in its next call.
+                    kept = [clone(detach(value), memory_format=dense) for value in values]
                     given = [value for value in arguments if isinstance(value, torch.Tensor)]
                     taken += [digest(value) for value in (*kept, *given)]
                 caller.held.append(kept)
