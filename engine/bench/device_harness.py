@@ -189,8 +189,7 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
     untouched, set_stream = torch._C.DisableTorchFunction, torch.cuda.set_stream
     items_of, taken_from = items_reader(), _output_taker(caller.device)
     detach, clone, dense = torch._C.TensorBase.detach, torch._C.TensorBase.clone, torch.contiguous_format
-    padding = (0,) * wire.MAX_DIMS
-    entry = import_entry()
+    by_call, entry = _by_call, import_entry()
 
     def execute(run: wire.Run) -> Executed:
         spec = caller.workloads[run.workload]
@@ -236,16 +235,20 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
             except BaseException as error:  # noqa: BLE001  the candidate's border
                 return [*_ok(index), (status_of(error), 0)], [], describe(error)
         with untouched():
-            numbers = as_numbers(taken)
-        each = len(numbers) // max(len(run.calls), 1)
-        places = [
-            [(value, *padding) for value in numbers[start : start + each]]
-            for start in range(0, each * len(run.calls), each or 1)
-        ]
+            places = by_call(as_numbers(taken), len(run.calls))
         claims = clock.claims() if timed else [0] * len(run.calls)
         return [(wire.OK, max(claim, 0)) for claim in claims], places, b""
 
     return execute
+
+
+def _by_call(numbers: list[int], calls: int) -> list[list[wire.Place]]:
+    """Digests as they travel: where a place has an address and strides, they have a number."""
+    each, padding = len(numbers) // max(calls, 1), (0,) * wire.MAX_DIMS
+    return [
+        [(value, *padding) for value in numbers[start : start + each]]
+        for start in range(0, each * calls, each or 1)
+    ]
 
 
 def _ok(count: int) -> list[wire.Row]:
