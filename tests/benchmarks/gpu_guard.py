@@ -26,6 +26,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
 from h200_first_run import TRITON, rms_problem  # noqa: E402
+from scratch import own_home  # noqa: E402
 
 COMPILED = (
     "swiglu_bf16",
@@ -144,7 +145,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--only", nargs="*", default=["cold", "repeat", "compiled"])
     args = parser.parse_args()
-    os.environ.setdefault("KERNELARC_HOME", tempfile.mkdtemp(prefix="kernelarc-gpu-guard-"))
+    own_home("kernelarc-gpu-guard-home-")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory(prefix="kernelarc-gpu-guard-") as folder:
         scratch = Path(folder)

@@ -11,14 +11,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+
+from scratch import own_home, scratch_folder
 
 TRITON = """
 import torch
@@ -162,7 +162,7 @@ async def main() -> int:
     parser.add_argument("--problem", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
     args = parser.parse_args()
-    os.environ.setdefault("KERNELARC_HOME", tempfile.mkdtemp(prefix="kernelarc-first-"))
+    own_home("kernelarc-first-")
     from engine.bench import open_bench
     from engine.bench.api import EvaluationPlan
     from engine.bench.probe import probe_layers
@@ -172,7 +172,7 @@ async def main() -> int:
 
     report = Report(args.only)
     problem = load_problem(args.problem) if args.problem else rms_problem()
-    scratch = Path(tempfile.mkdtemp(prefix="kernelarc-scratch-"))
+    scratch = scratch_folder("kernelarc-scratch-")
 
     async def layers() -> Any:
         return json.dumps(await asyncio.to_thread(probe_layers), indent=1)

@@ -25,6 +25,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from scratch import own_home
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
@@ -263,7 +265,7 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=560.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    os.environ.setdefault("KERNELARC_HOME", tempfile.mkdtemp(prefix="kernelarc-table-home-"))
+    own_home("kernelarc-table-home-")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     wanted = [str(options.problems / name) for name in SHARED] if options.problems else []
     wanted += [str(ROOT / "tasks" / name) for name in BUNDLED]

@@ -31,6 +31,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from scratch import scratch_folder
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
@@ -212,7 +214,7 @@ def one_workload(
 
 
 def import_solution(solution: Solution) -> Callable[..., Any]:
-    path = Path(tempfile.mkdtemp(prefix="recipe-")) / solution.entry_file
+    path = scratch_folder("recipe-") / solution.entry_file
     path.write_text(solution.entry_source)
     if path.suffix == ".cu":
         return built(path, solution)
