@@ -180,8 +180,13 @@ class L2Flush:
             self.fill(1)
 
     def fill(self, times: int) -> None:
-        """Keeps the device busy for a while: the buffer is written that often, nothing is waited for."""
+        """Keeps the device busy for a while: the buffer is written that often, nothing is waited for.
+
+        Raises ``RuntimeError`` if the driver refuses: a cache that was not emptied must not pass unnoticed.
+        """
         if self._bytes:
             stream = ctypes.c_void_p(self._stream(self._device.index or 0))
             for _ in range(times):
-                self._fill(self._address, 0, ctypes.c_size_t(self._bytes // 4), stream)
+                status = self._fill(self._address, 0, ctypes.c_size_t(self._bytes // 4), stream)
+                if status:
+                    raise RuntimeError(f"the GPU's cache could not be emptied: CUDA error {status}")
