@@ -13,7 +13,6 @@ so that the keeper's clock over k and over 2k calls differs by device time alone
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -37,9 +36,10 @@ from engine.bench.harness import (
 )
 from engine.problems.axes import resolve_axes
 from engine.problems.dtypes import torch_dtype
-from engine.problems.inputs import make_inputs
+from engine.problems.inputs import random_input
 from engine.problems.load import problem_from_json
 
+_LARGE_BYTES = 4 << 30
 Executed = tuple[list[wire.Row], list[list[wire.Place]], bytes]
 
 
@@ -72,50 +72,39 @@ class DeviceCaller:
     def serve(self, channel: Any, send: Callable[[bytes], None], pack: Callable[..., bytes]) -> None:
         serve_requests(channel, self, send, pack)
 
-    @functools.lru_cache(maxsize=1)  # noqa: B019  one caller lives as long as its process
-    def base_set(self, workload: int, seed: int) -> list[Any]:
-        listed = self.problem.workloads[workload]
-        axes = resolve_axes(self.problem.definition, listed)
-        return make_inputs(self.problem.definition, listed, axes, self.device, seed)
-
-    def _sources(self, workload: int, call: wire.Call) -> list[tuple[torch.Tensor, int]]:
-        """(values, rotation in elements) of every tensor input: drawn here, or sent through the arena."""
+    def _source(self, workload: int, call: wire.Call, item: wire.InputSpec) -> tuple[torch.Tensor, int]:
+        """(values, rotation in elements) of one tensor input: drawn here, or sent through the arena."""
         spec = self.workloads[workload]
-        tensors = [item for item in spec.inputs if item.shape is not None]
         if not spec.seeded:
-            start = call.slot * spec.input_stride
-            return [
-                (self.inputs.tensor(start + i.offset, torch_dtype(i.dtype), i.shape or ()), 0) for i in tensors
-            ]
-        values = [
-            v
-            for v, item in zip(self.base_set(workload, call.seed), spec.inputs, strict=True)
-            if item.shape is not None
-        ]
-        return [
-            (value, call.shift % value.numel() if item.rotates and value.numel() > 1 else 0)
-            for value, item in zip(values, tensors, strict=True)
-        ]
+            start = call.slot * spec.input_stride + item.offset
+            return self.inputs.tensor(start, torch_dtype(item.dtype), item.shape or ()), 0
+        definition = self.problem.definition
+        axes = resolve_axes(definition, self.problem.workloads[workload])
+        value = random_input(definition, item.name, axes, self.device, call.seed)
+        return value, call.shift % value.numel() if item.rotates and value.numel() > 1 else 0
 
     def arguments(self, workload: int, call: wire.Call) -> list[Any]:
+        """One input after the other: beside those that are kept, no more than one is in the device's memory."""
         spec = self.workloads[workload]
         key = (workload, call.slot)
+        wanted = [item for item in spec.inputs if item.shape is not None]
+        if call.style == FRESH and spec.input_stride > _LARGE_BYTES:
+            self._kept.pop(key, None)  # there is no room for both
         tensors = self._kept.get(key)
-        sources = self._sources(workload, call)
         if tensors is None or call.style == FRESH:
-            tensors = [self._empty(v) for v, _ in sources]
-            self._kept[key] = tensors
-        for tensor, (value, shift) in zip(tensors, sources, strict=True):
+            tensors = self._kept[key] = [self._empty(torch_dtype(i.dtype), i.shape or ()) for i in wanted]
+        for tensor, item in zip(tensors, wanted, strict=True):
+            value, shift = self._source(workload, call, item)
             # ``.data`` shares the memory but not the version counter: the refill stays hidden.
             target = tensor if call.style == REFILLED else tensor.data
             _copy_rotated(target.view(-1), value.reshape(-1), shift)
         pool, scalars = iter(tensors), iter(call.scalars)
         return [next(scalars) if item.shape is None else next(pool) for item in spec.inputs]
 
-    def _empty(self, like: torch.Tensor) -> torch.Tensor:
-        if like.dtype.itemsize == 1:  # not every byte-wide type can be allocated as itself
-            return torch.empty(like.shape, dtype=torch.uint8, device=self.device).view(like.dtype)
-        return torch.empty(like.shape, dtype=like.dtype, device=self.device)
+    def _empty(self, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        if dtype.itemsize == 1:  # not every byte-wide type can be allocated as itself
+            return torch.empty(shape, dtype=torch.uint8, device=self.device).view(dtype)
+        return torch.empty(shape, dtype=dtype, device=self.device)
 
     def output_buffers(self, workload: int) -> list[torch.Tensor]:
         made = []

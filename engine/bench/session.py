@@ -85,13 +85,19 @@ def slots_of(spec: wire.WorkloadSpec, device_bytes: int | None = None) -> int:
         return slots
     inputs, outputs = spec.input_stride, spec.output_stride
     each = (_DEVICE_SHARE * device_bytes - 4 * (inputs + outputs)) / 3 - 2 * inputs
-    return max(2, min(slots, int(each // (inputs + 2 * outputs))))
+    least = 2 if fitting(spec, device_bytes, 2) else 1
+    return max(least, min(slots, int(each // (inputs + 2 * outputs))))
 
 
-def fitting(spec: wire.WorkloadSpec, device_bytes: int) -> bool:
-    """Whether the judge and two sides with two calls in flight fit into a GPU's memory."""
+def fitting(spec: wire.WorkloadSpec, device_bytes: int, slots: int = 1) -> bool:
+    """Whether the judge and two sides with so many calls in flight fit into a GPU's memory.
+
+    A side holds the inputs of its calls and one more tensor that is being drawn, each call's outputs and copies of
+    them, and what the next call returns; the judge its inputs, drawn and rotated, and two sets of outputs.
+    """
     inputs, outputs = spec.input_stride, spec.output_stride
-    side = 3 * inputs + 4 * outputs + _CONTEXT_BYTES
+    largest = max((item.nbytes for item in spec.inputs), default=inputs)
+    side = slots * (inputs + outputs) + largest + 2 * outputs + _CONTEXT_BYTES
     return 2 * (inputs + outputs) + 2 * side + _CONTEXT_BYTES <= device_bytes
 
 

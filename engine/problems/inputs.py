@@ -73,7 +73,7 @@ def make_inputs(
         elif given and name in given:
             values.append(given[name])
         else:
-            values.append(_random_input(definition, name, spec, axes, place, seed))
+            values.append(random_input(definition, name, axes, place, seed))
     return values
 
 
@@ -120,9 +120,11 @@ def seeded_global_rng(seed: int, device: torch.device) -> Iterator[None]:
             torch.cuda.set_rng_state(device_state, device)
 
 
-def _random_input(
-    definition: Definition, name: str, spec: TensorSpec, axes: Mapping[str, int], device: torch.device, seed: int
+def random_input(
+    definition: Definition, name: str, axes: Mapping[str, int], device: torch.device, seed: int
 ) -> Any:
+    """One input as :func:`make_inputs` draws it: none depends on the others."""
+    spec = definition.inputs[name]
     shape = shape_of(spec, axes)
     dtype = torch_dtype(spec.dtype)
     if shape is None:

@@ -150,6 +150,18 @@ async def test_a_reference_that_is_the_incumbent_is_timed_once(
     assert (lone.verdict, lone.geomean_speedup, lone.comparison) == ("PASS", 1.0, None)
 
 
+async def test_one_call_in_flight_is_enough_where_there_is_no_room_for_two(
+    device_bench: ProcessBench, candidate: Make
+) -> None:
+    session = await device_bench._live()
+    session.slots = [1] * len(session.slots)
+    plan = EvaluationPlan(rounds=4, timing_s=0.0, unlisted_shape=False)
+    right = await device_bench.evaluate(candidate("", RIGHT), plan)
+    assert right.verdict == "PASS" and right.latency_ms, (right.reason, right.detail)
+    wrong = await device_bench.evaluate(candidate("", RIGHT.replace("+ y", "- y")), plan)
+    assert wrong.reason == "wrong.numerical", (wrong.reason, wrong.detail)
+
+
 async def test_destination_passing(device_bench: ProcessBench, problem: Problem) -> None:
     source = (
         "import torch\n\ndef run(x, y, scale, out):\n    torch.add(torch.softmax(x, dim=-1) * scale, y, out=out)\n"

@@ -22,5 +22,7 @@ def test_a_gpu_must_hold_the_judge_and_two_sides(inputs: int, outputs: int, fits
     assert fitting(spec(inputs, outputs), H200) is fits
 
 
-def test_what_fits_has_two_calls_in_flight() -> None:
+def test_two_calls_are_in_flight_where_they_fit() -> None:
     assert slots_of(spec(5 * GB, 4 * GB), H200) == 2
+    large = spec(20 * GB, GB)
+    assert fitting(large, H200) and not fitting(large, H200, 2) and slots_of(large, H200) == 1
