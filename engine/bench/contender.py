@@ -44,6 +44,14 @@ class Block(msgspec.Struct, frozen=True):
         return max(sum(self.claimed_ns), 1) / len(self.claimed_ns) / 1e6
 
 
+class Collected(msgspec.Struct, frozen=True):
+    """Outputs that lie ready for the judge."""
+
+    workload: int
+    calls: list[jw.Inputs]
+    report: wire.Report
+
+
 class Contender:
     """``role`` is ``candidate``, ``incumbent``, ``reference`` or ``noop``."""
 
@@ -178,12 +186,21 @@ class Contender:
 
         Raises :class:`Failure` if their outputs cannot be read, :class:`Fault` of the judge.
         """
+        return await self.compare(await self.collect(workload, inputs, named))
+
+    async def collect(self, workload: int, inputs: list[jw.Inputs], named: list[int]) -> Collected:
+        """The named calls' outputs, where the judge can read them; those of the last collection are gone."""
         chosen = [inputs[index] for index in named]
         if self.session.own_inputs:  # outputs are copied there on request: the first slots will do
             chosen = [msgspec.structs.replace(call, slot=slot) for slot, call in enumerate(chosen)]
         calls = [(index, call.slot) for index, call in zip(named, chosen, strict=True)]
         report = await self._ask(wire.Collect(workload=workload, calls=calls), FIRST_CALL_S)
-        return await self.session.judge.check(self.number, workload, chosen, report, FIRST_CALL_S)
+        return Collected(workload=workload, calls=chosen, report=report)
+
+    async def compare(self, collected: Collected) -> jw.Checked:
+        return await self.session.judge.check(
+            self.number, collected.workload, collected.calls, collected.report, FIRST_CALL_S
+        )
 
     async def close(self) -> None:
         if self.child is not None:

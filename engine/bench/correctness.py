@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import msgspec
@@ -10,6 +11,7 @@ from engine.bench import judge_wire as jw
 from engine.bench import wire
 from engine.bench.contender import Contender, Failure
 from engine.bench.plan_calls import (
+    FIRST_CALL_S,
     FRESH,
     REFERENCE_S,
     REFILLED,
@@ -75,6 +77,9 @@ async def first_call(contender: Contender, workload: int, result: Correctness) -
 async def check_rounds(contender: Contender, workload: int, rounds: int, result: Correctness) -> None:
     """``rounds`` rounds of fresh inputs. The candidate's failure is part of the result."""
     try:
+        if contender.session.own_inputs and not contender.reuses_output:
+            await _Overlapped(contender, workload, result).run(rounds)
+            return
         for index in range(rounds):
             if result.reason:
                 break
@@ -82,6 +87,60 @@ async def check_rounds(contender: Contender, workload: int, rounds: int, result:
             result.rounds = index + 1
     except Failure as failure:
         result.reason, result.detail = failure.reason, failure.detail
+
+
+class _Overlapped:
+    """Rounds whose outputs are copied off a device: the judge compares one while the next one runs.
+
+    Copies overwrite the last round's, so they wait for its comparison; what the judge is asked at the beginning of
+    a round is asked before the comparison that it would have to wait for.
+    """
+
+    def __init__(self, contender: Contender, workload: int, result: Correctness) -> None:
+        self.contender, self.workload, self.result = contender, workload, result
+        self._comparing: asyncio.Task[jw.Checked] | None = None
+        self._of = (0, "")  # style and name of the round that is being compared
+
+    async def run(self, rounds: int) -> None:
+        """Raises :class:`Failure` unless an earlier round turns out to be wrong."""
+        contender, session = self.contender, self.contender.session
+        await contender.start()
+        try:
+            begun = await self._begin()
+            for index in range(rounds):
+                inputs, filled = begun
+                style = style_of_round(index)
+                await contender.call(self.workload, inputs, filled, style)
+                if not await self._compared():
+                    return
+                stride = session.specs[self.workload].output_stride
+                named = calls_to_check(len(inputs), stride, copied=True, last_only=False)
+                collected = await contender.collect(self.workload, inputs, named)
+                if index + 1 < rounds:
+                    begun = await self._begin()
+                self._comparing = asyncio.create_task(contender.compare(collected))
+                self._of = (style, f"round {index + 1}")
+                self.result.rounds = index + 1
+            await self._compared()
+        except Failure:
+            if await self._compared():
+                raise
+        finally:
+            if self._comparing is not None:
+                self._comparing.cancel()
+                await asyncio.wait({self._comparing})
+
+    async def _begin(self) -> tuple[list[jw.Inputs], jw.Filled]:
+        session = self.contender.session
+        inputs = session.draw(self.workload, min(_CALLS_PER_ROUND, session.slots[self.workload]))
+        self.result.seeds += dict.fromkeys(call.seed for call in inputs)
+        filled = await session.judge.fill([self.contender.number], self.workload, inputs, FIRST_CALL_S)
+        return inputs, filled
+
+    async def _compared(self) -> bool:
+        """Whether the round before was right, if there was one."""
+        task, self._comparing = self._comparing, None
+        return task is None or self.result.absorb(await task, *self._of)
 
 
 async def one_round(

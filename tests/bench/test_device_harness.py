@@ -150,6 +150,22 @@ async def test_a_reference_that_is_the_incumbent_is_timed_once(
     assert (lone.verdict, lone.geomean_speedup, lone.comparison) == ("PASS", 1.0, None)
 
 
+@pytest.mark.parametrize("then", ["return torch.zeros_like(y)", "raise RuntimeError('late')"])
+async def test_a_round_that_is_compared_while_the_next_one_runs_decides_first(
+    device_bench: ProcessBench, candidate: Make, then: str
+) -> None:
+    before = "_calls = {}\n"
+    body = (
+        "count = _calls[x.shape] = _calls.get(x.shape, 0) + 1\n"
+        "if count in (6, 7):\n    return torch.softmax(x, dim=-1) * scale - y\n"
+        f"if count > 7:\n    {then}\n{RIGHT}"
+    )
+    plan = EvaluationPlan(rounds=6, timing=False, unlisted_shape=False)
+    answer = await device_bench.evaluate(candidate(before, body), plan)
+    assert answer.reason == "wrong.numerical" and "round 3" in answer.detail, (answer.reason, answer.detail)
+    assert answer.workloads[0].reason == "wrong.numerical"
+
+
 async def test_one_call_in_flight_is_enough_where_there_is_no_room_for_two(
     device_bench: ProcessBench, candidate: Make
 ) -> None:
