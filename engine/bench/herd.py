@@ -11,6 +11,7 @@ from pathlib import Path
 _AGAIN_S = 0.05  # without an answer, the order to stop is given again
 _FREEZE_S = 2.0  # to bring everything to a stop; one thread takes microseconds
 _STANDING = "TtZXxD"  # states of /proc/PID/stat in which nothing runs, and nothing wakes anybody else
+_STILL_NS = 50_000  # of processor time, in which nothing is done
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -36,6 +37,7 @@ class Herd:
         self.pid, self.alone, self.visible = pid, alone, visible
         self.frozen: list[int] = []  # who was brought to a stop after the last window
         self.stopped_ns = 0  # when, by the clock of windows
+        self.spent: dict[int, int] = {}  # processor time of everybody when all stood still
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # waited for, never handled
 
     def everyone(self) -> list[int]:
@@ -78,6 +80,7 @@ class Herd:
             if time.monotonic() > deadline:
                 raise Awake("its processes keep each other running while they must stand still")
             self.frozen = self.everyone()
+        self.spent = self.processor_times()
 
     def _main_stops(self, deadline: float) -> None:
         """Until all threads of the child have stopped, or wait in the kernel for one of its children to start."""
@@ -111,11 +114,16 @@ class Herd:
         return True
 
     def check_still(self) -> None:
-        """Raises :class:`Awake` if anybody has moved since :meth:`freeze`. One stopped process cannot."""
-        if self.frozen in ([], [self.pid]):
+        """Raises :class:`Awake` if anybody has moved since :meth:`freeze`, also if it stands again by now.
+
+        Even a lone process may have asked the kernel for a SIGCONT.
+        """
+        if not self.frozen or (self.alone and not self.visible):
             return
         now = self.everyone()
-        if not set(now) <= set(self.frozen) or not all(self._stands(pid) for pid in now):
+        moved = not set(now) <= set(self.frozen) or not all(self._stands(pid) for pid in now)
+        spent = self.processor_times()
+        if moved or any(spent[pid] - self.spent.get(pid, spent[pid]) > _STILL_NS for pid in spent):
             raise Awake("something ran while everything had to stand still")
 
     def thaw(self) -> None:

@@ -18,7 +18,7 @@ from engine.bench import namespaces as ns
 
 _LD_W_ABS, _JEQ, _JSET, _JGE, _RET = 0x20, 0x15, 0x45, 0x35, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_OFFSET_NR, _OFFSET_ARCH, _OFFSET_ARG0 = 0, 4, 16
+_OFFSET_NR, _OFFSET_ARCH, _OFFSET_ARG0, _OFFSET_ARG1 = 0, 4, 16, 24
 _X32 = 0x40000000
 _NAMESPACE_FLAGS = 0x7E020000  # every CLONE_NEW* that clone(2) takes
 _PR_SET_SECCOMP, _FILTER = 22, 2
@@ -67,6 +67,9 @@ _REFUSED = {
     "quotactl": (179, 60),
     "syslog": (103, 116),
     "personality": (135, 92),
+    # Whoever is stopped would be continued by the kernel, at a time of its own choosing.
+    "timer_create": (222, 107),
+    "mq_notify": (244, 184),
 }
 _IGNORED = {
     "sched_setaffinity": (203, 122),
@@ -81,7 +84,8 @@ _MISSING = {
     "shmget": (29, 194),
     "clone3": (435, 435),
 }
-_CLONE, _SOCKET = (56, 220), (41, 198)
+_CLONE, _SOCKET, _FCNTL = (56, 220), (41, 198), (72, 25)
+_F_SETSIG, _F_NOTIFY = 10, 1026  # other ways to have SIGCONT sent by the kernel
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 
@@ -124,6 +128,11 @@ def build_filter(machine: str) -> bytes:
         _instruction(_LD_W_ABS, _OFFSET_ARG0),
         _instruction(_JEQ, int(socket.AF_UNIX), 1, 0),
         _instruction(_RET, _ERRNO | errno.EACCES),
+        _instruction(_JEQ, _FCNTL[column], 0, 4),
+        _instruction(_LD_W_ABS, _OFFSET_ARG1),
+        _instruction(_JEQ, _F_SETSIG, 1, 0),
+        _instruction(_JEQ, _F_NOTIFY, 0, 1),
+        _instruction(_RET, _ERRNO | errno.EPERM),
         _instruction(_RET, _ALLOW),
     ]
     return b"".join(code)
