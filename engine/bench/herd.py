@@ -115,8 +115,8 @@ class Herd:
     def check_still(self) -> None:
         """Raises :class:`Awake` if anybody moves since :meth:`freeze`, a lone process too.
 
-        It may have asked the kernel for a SIGCONT. (Processor time does not tell whether it stopped again: a thread
-        that is on its way to stand still is charged for being preempted there, on a busy machine for milliseconds.)
+        It may have asked the kernel for a SIGCONT. (Processor time does not tell whether it stopped again: a
+        thread on its way to stand still is charged for being preempted there, on a busy machine for milliseconds.)
         """
         if not self.frozen or (self.alone and not self.visible):
             return
