@@ -54,34 +54,31 @@ class ProcessBench:
         self._session: Session | None = None
         self._idle_calls: IdleCalls | None = None
         self._bounds: asyncio.Task[dict[str, float]] | None = None
-        self._gate, self._reviving = asyncio.Lock(), asyncio.Lock()
+        self._gate = asyncio.Lock()
         self._idle = asyncio.Event()
         self._users = 0
 
     async def _live(self) -> Session:
-        async with self._reviving:
-            if self._session is not None and self._session.broken:
-                await self._end_session()  # whoever is at work in it fails with its processes
-            session = self._session = self._session or self._new_session()
+        if self._session is not None and self._session.broken and self._users <= 1:
+            await self._end_session()
+        if self._session is None:
+            memory = self.device.memory_bytes if self._name != "cpu" else None
+            self._session = Session(
+                self.problem,
+                self._name,
+                self.scratch,
+                device_bytes=memory,
+                capability=self.device.compute_capability,
+                device_uuid=self.device.uuid if self._name != "cpu" else None,
+            )
         if self._name != "cpu" and self._bounds is None:
             self._bounds = asyncio.create_task(asyncio.to_thread(lower_bounds, self.problem, self.device.name))
-        await session.open()
+        await self._session.open()
         if self._idle_calls is None:
-            self._idle_calls = IdleCalls(session)
+            self._idle_calls = IdleCalls(self._session)
         if self._bounds is not None and self._bounds.done():
-            session.bounds = self._bounds.result()
-        return session
-
-    def _new_session(self) -> Session:
-        on_gpu = self._name != "cpu"
-        return Session(
-            self.problem,
-            self._name,
-            self.scratch,
-            device_bytes=self.device.memory_bytes if on_gpu else None,
-            capability=self.device.compute_capability,
-            device_uuid=self.device.uuid if on_gpu else None,
-        )
+            self._session.bounds = self._bounds.result()
+        return self._session
 
     async def evaluate(
         self,
