@@ -102,6 +102,7 @@ class ProcessBench:
                 session = await self._live()
             except Fault as fault:
                 return Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail)
+            assert self._idle_calls is not None  # as long as there is a session
             trial = Trial(session, self.lock, solution, plan, rivals, on_phase, self._idle_calls)
             trial.evidence["environment"] = fingerprint(self.device)
             return await trial.run()

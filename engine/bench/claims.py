@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from engine.bench.contender import Block, Contender, Failure
-from engine.bench.correctness import one_round
+from engine.bench.correctness import check_one, one_round
 from engine.bench.crosscheck import covered, cross_check, outside_ms
 from engine.bench.device_claims import device_checks
 from engine.bench.noop import noop_contender, noop_fault, overhead_of
@@ -141,6 +141,7 @@ async def _second_run(trial: Trial, claims: dict[int, float]) -> dict[int, Timin
     candidate.library = trial.candidate.library
     if trial.session.on_gpu:
         try:
+            await candidate.pin(trial.session.timing_cores)
             return await device_checks(trial, candidate, claims, fresh=True)
         finally:
             await candidate.close()
@@ -197,9 +198,8 @@ async def _fresh_blocks(
                 for number, running in enumerate(contenders):
                     blocks[number][workload].append(await running.run(workload, inputs, style))
                     if running.role == "candidate":
-                        named = len(inputs) - 1 if running.reuses_output else secrets.randbelow(len(inputs))
-                        checked = await running.check(workload, inputs, [named])
-                        trial.results[workload].absorb(checked, style, "in a second run")
+                        result = trial.results[workload]
+                        await check_one(running, workload, inputs, result, style, "in a second run")
     except Failure as failure:
         if running.role == "candidate":
             raise

@@ -19,6 +19,8 @@ from engine.bench.plan_calls import (
     style_of_round,
 )
 from engine.bench.sandbox import why_missing
+from engine.bench.session import Session
+from engine.bench.spotcheck import chosen
 
 _CALLS_PER_ROUND = 2  # two inputs that differ, so that the second call of a block is checked too
 
@@ -76,6 +78,8 @@ async def first_call(contender: Contender, workload: int, result: Correctness) -
 
 async def check_rounds(contender: Contender, workload: int, rounds: int, result: Correctness) -> None:
     """``rounds`` rounds of fresh inputs. The candidate's failure is part of the result."""
+    if result.reason:
+        return
     try:
         if contender.session.own_inputs and not contender.reuses_output:
             await _Overlapped(contender, workload, result).run(rounds)
@@ -103,7 +107,7 @@ class _Overlapped:
 
     async def run(self, rounds: int) -> None:
         """Raises :class:`Failure` unless an earlier round turns out to be wrong."""
-        contender, session = self.contender, self.contender.session
+        contender = self.contender
         await contender.start()
         try:
             begun = await self._begin()
@@ -113,8 +117,7 @@ class _Overlapped:
                 await contender.call(self.workload, inputs, filled, style)
                 if not await self._compared():
                     return
-                stride = session.specs[self.workload].output_stride
-                named = calls_to_check(len(inputs), stride, copied=True, last_only=False)
+                named = _named(contender, self.workload, len(inputs))
                 collected = await contender.collect(self.workload, inputs, named)
                 if index + 1 < rounds:
                     begun = await self._begin()
@@ -132,8 +135,7 @@ class _Overlapped:
 
     async def _begin(self) -> tuple[list[jw.Inputs], jw.Filled]:
         session = self.contender.session
-        inputs = session.draw(self.workload, min(_CALLS_PER_ROUND, session.slots[self.workload]))
-        self.result.seeds += dict.fromkeys(call.seed for call in inputs)
+        inputs = _drawn(session, self.workload, min(_CALLS_PER_ROUND, session.slots[self.workload]), self.result)
         filled = await session.judge.fill([self.contender.number], self.workload, inputs, FIRST_CALL_S)
         return inputs, filled
 
@@ -161,14 +163,33 @@ async def one_round(
     blocks = [1] * calls if contender.reuses_output and not jitter else [calls]
     where = f"round {index + 1}" if index >= 0 else "first call"
     for size in blocks:
-        inputs = session.draw(workload, size)
-        result.seeds += dict.fromkeys(call.seed for call in inputs)
+        inputs = _drawn(session, workload, size, result)
         await contender.run(workload, inputs, style, jitter=jitter)
-        named = calls_to_check(
-            size,
-            session.specs[workload].output_stride,
-            copied=session.own_inputs,
-            last_only=contender.reuses_output,
-        )
+        named = _named(contender, workload, size)
         if not result.absorb(await contender.check(workload, inputs, named), style, where):
             break
+
+
+def _drawn(session: Session, workload: int, count: int, result: Correctness) -> list[jw.Inputs]:
+    """Fresh inputs, whose seeds are evidence."""
+    inputs = session.draw(workload, count)
+    result.seeds += dict.fromkeys(call.seed for call in inputs)
+    return inputs
+
+
+def _named(contender: Contender, workload: int, count: int) -> list[int]:
+    """Which calls of a round's block are compared."""
+    session = contender.session
+    stride = session.specs[workload].output_stride
+    return calls_to_check(count, stride, copied=session.own_inputs, last_only=contender.reuses_output)
+
+
+async def check_one(
+    contender: Contender, workload: int, inputs: list[jw.Inputs], result: Correctness, style: int, where: str
+) -> bool:
+    """Compares one secretly chosen call of the last block, or its last where one buffer is handed out for all.
+
+    False once anything about the workload was wrong. Raises :class:`Failure` and :class:`Fault`.
+    """
+    named = [len(inputs) - 1] if contender.reuses_output else chosen(len(inputs), 1)
+    return result.absorb(await contender.check(workload, inputs, named), style, where)

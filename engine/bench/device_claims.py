@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from engine.bench.contender import Block, Contender
+from engine.bench.correctness import check_one
 from engine.bench.crosscheck import device_check
 from engine.bench.idle import prelude_block
 from engine.bench.plan_calls import HIDDEN
@@ -33,7 +33,6 @@ async def device_checks(
     Raises :class:`Failure` of the candidate, :class:`engine.errors.Fault` of anything of ours.
     """
     checks: dict[int, TimingCheck] = {}
-    await candidate.pin(trial.session.timing_cores)
     try:
         for workload, claim in claimed_ms.items():
             for prelude in PRELUDES:
@@ -62,9 +61,8 @@ async def _asked(
     for index in range(2 * _PAIRS):
         block, inputs = await prelude_block(candidate, workload, k * (1 + index % 2), prelude)
         blocks.append(block)
-        named = len(inputs) - 1 if candidate.reuses_output else secrets.randbelow(len(inputs))
-        found = await candidate.check(workload, inputs, [named])
-        if not trial.results[workload].absorb(found, HIDDEN, "a call for the outside clock"):
+        result = trial.results[workload]
+        if not await check_one(candidate, workload, inputs, result, HIDDEN, "a call for the outside clock"):
             return check
         if index % 2 == 0:
             continue

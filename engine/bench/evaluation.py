@@ -55,10 +55,9 @@ class Trial:
         plan: EvaluationPlan,
         rivals: Sequence[Rival],
         on_phase: PhaseSink | None,
-        idle: IdleCalls | None = None,
+        idle: IdleCalls,
     ) -> None:
-        self.idle = idle or IdleCalls(session)
-        self._owns_idle = idle is None
+        self.idle = idle
         self.session, self.lock, self.plan = session, lock, plan
         self.candidate = Contender(session, solution, "candidate")
         self.rivals = [Contender(session, r.solution, r.role) for r in rivals]
@@ -83,8 +82,6 @@ class Trial:
             reason, detail = fault.reason, fault.detail
         finally:
             await asyncio.gather(*(side.close() for side in (self.candidate, *self.rivals)))
-            if self._owns_idle:
-                await self.idle.close()
         failed = next((r for r in (*self.results.values(), self.unlisted) if r.reason), None)
         if not reason and failed is not None:
             reason, detail = failed.reason, failed.detail
@@ -238,11 +235,14 @@ class Trial:
         """Whose overhead the outside clock subtracts; it starts while others compile, if it does not live yet."""
         await self.idle.started(self.candidate.solution.spec.destination_passing_style)
 
-    async def _breathe(self) -> None:
+    async def _breathe(self) -> float:
+        """Seconds without the device."""
+        begin = time.monotonic()
         if self._turn is not None:
-            begin = time.monotonic()
             await self._turn.breathe()
-            self.phases["wait"] += time.monotonic() - begin
+        waited = time.monotonic() - begin
+        self.phases["wait"] += waited
+        return waited
 
     async def _time(self) -> None:
         if self._failed() or not self.plan.timing:

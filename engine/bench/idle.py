@@ -33,8 +33,8 @@ class IdleCalls:
             key = (style, waits)
             if key not in self._noops:
                 self._noops[key] = noop_contender(self._session, style, waits=waits)
-            try:
                 await self._noops[key].pin(self._session.timing_cores)
+            try:
                 await self._noops[key].start()
             except Failure as failure:
                 raise noop_fault(failure) from None

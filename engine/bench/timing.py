@@ -60,12 +60,15 @@ class _SideFailed(Exception):
         self.side, self.failure = side, failure
 
 
-async def _no_pause() -> None:
-    return None
+async def _no_pause() -> float:
+    return 0.0
 
 
 class Pairing:
-    """Times a candidate against its rivals on the workloads it is right on, one core, one side at a time."""
+    """Times a candidate against its rivals on the workloads it is right on, one core, one side at a time.
+
+    ``breathe`` lets others have the device between two pairs and says for how many seconds.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Pairing:
         rivals: Sequence[Contender],
         plan: EvaluationPlan,
         results: dict[int, Correctness],
-        breathe: Callable[[], Awaitable[None]] = _no_pause,
+        breathe: Callable[[], Awaitable[float]] = _no_pause,
     ) -> None:
         self.breathe = breathe
         self._sure: dict[int, int] = {}
@@ -111,9 +114,7 @@ class Pairing:
         for pair in range(self.plan.max_pairs):
             for workload in list(self.workloads):
                 await self._pair(workload, pair)
-                paused = time.monotonic()
-                await self.breathe()
-                away_s += time.monotonic() - paused
+                away_s += await self.breathe()
             self.timing.pairs = pair + 1
             if not self.workloads or self._settled(time.monotonic() - begin - away_s):
                 break

@@ -118,7 +118,8 @@ async def test_the_outside_clock_sees_time_that_is_not_claimed(
 ) -> None:
     session = await device_bench._live()
     solution = python_solution(WAIT, definition=problem.name, name="wait")
-    trial = Trial(session, device_bench.lock, solution, QUICK, [], None)
+    assert device_bench._idle_calls is not None
+    trial = Trial(session, device_bench.lock, solution, QUICK, [], None, device_bench._idle_calls)
     trial.results[0] = Correctness()
     try:
         checks = await device_checks(trial, trial.candidate, {0: claimed_ms})
@@ -164,6 +165,15 @@ async def test_a_round_that_is_compared_while_the_next_one_runs_decides_first(
     answer = await device_bench.evaluate(candidate(before, body), plan)
     assert answer.reason == "wrong.numerical" and "round 3" in answer.detail, (answer.reason, answer.detail)
     assert answer.workloads[0].reason == "wrong.numerical"
+
+
+async def test_a_workload_that_failed_in_its_first_call_is_not_called_again(
+    device_bench: ProcessBench, candidate: Make
+) -> None:
+    body = f"_calls.append(1)\nif len(_calls) == 1:\n    raise ValueError('first')\nraise SystemExit(len(_calls))\n{RIGHT}"
+    plan = EvaluationPlan(workloads=(device_bench.problem.workloads[0].uuid,), rounds=2, timing=False)
+    answer = await device_bench.evaluate(candidate("_calls = []", body), plan)
+    assert answer.reason == "wrong.exception" and "first" in answer.detail, (answer.reason, answer.detail)
 
 
 async def test_one_call_in_flight_is_enough_where_there_is_no_room_for_two(
