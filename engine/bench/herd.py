@@ -36,7 +36,6 @@ class Herd:
         self.pid, self.alone, self.visible = pid, alone, visible
         self.frozen: list[int] = []  # who was brought to a stop after the last window
         self.stopped_ns = 0  # when, by the clock of windows
-        self.spent: dict[int, int] = {}  # processor time of everybody when all stood still
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # waited for, never handled
 
     def everyone(self) -> list[int]:
@@ -79,7 +78,6 @@ class Herd:
             if time.monotonic() > deadline:
                 raise Awake("its processes keep each other running while they must stand still")
             self.frozen = self.everyone()
-        self.spent = self.processor_times()
 
     def _main_stops(self, deadline: float) -> None:
         """Until all threads of the child have stopped, or wait in the kernel for one of its children to start."""

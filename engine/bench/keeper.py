@@ -92,7 +92,7 @@ class Keeper:
             self.herd.freeze()
             # Only now: a report whose first byte comes early, or threads that run on, gain nothing.
             wall = self.herd.stopped_ns - begin
-            after, started = self.herd.spent, last_pid < 0 or self.herd.last_pid() != last_pid
+            after, started = self.herd.processor_times(), last_pid < 0 or self.herd.last_pid() != last_pid
             # What started or ended meanwhile may have worked unseen.
             cpu = 0 if started or after.keys() != before.keys() else sum(after.values()) - sum(before.values())
         except Gone as gone:
