@@ -106,11 +106,12 @@ def covered(blocks: Sequence[Block], overhead: Overhead) -> list[Block]:
     """
     met: set[int] = set()
     counted: list[Block] = []
+    by_clock = {seen: overhead.beyond_calls(use_cpu=seen) for seen in (False, True)}
+    warmed = {seen: _warm(cold) for seen, cold in by_clock.items()}
     for block in blocks:
         calls = len(block.claimed_ns)
         seen = bool(block.cpu_ns) and overhead.cpu_known
-        cold = overhead.beyond_calls(use_cpu=seen)
-        warm = _warm(cold)
+        cold, warm = by_clock[seen], warmed[seen]
         usual = warm if calls in met else cold
         met.add(calls)
         missing_ms = 0.0
