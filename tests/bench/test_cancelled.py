@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,10 @@ from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench, reference_solution
 from engine.bench.contender import Contender
 from engine.bench.plan_calls import FRESH
-from tests.bench.conftest import make_problem
+from engine.errors import Fault
+from engine.problems.model import Problem
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PLAN = EvaluationPlan(rounds=2, timing=False, unlisted_shape=False)
 
@@ -24,59 +26,42 @@ def descriptors() -> int:
 
 
 @pytest.mark.slow
-async def test_a_cancelled_evaluation_disturbs_no_other(tmp_path: Path) -> None:
-    problem = make_problem()
-    bench = ProcessBench(problem, "cpu", tmp_path / "scratch")
+async def test_a_cancelled_evaluation_disturbs_no_other(bench: ProcessBench, problem: Problem) -> None:
     reference, rng = reference_solution(problem), random.Random(1)
-    try:
-        first = await bench.evaluate(reference, PLAN)
-        assert first.verdict == "PASS", first.detail
-        open_before = descriptors()
-        for _ in range(20):
-            stopped = asyncio.create_task(bench.evaluate(reference, PLAN))
-            beside = asyncio.create_task(bench.evaluate(reference, PLAN))
-            await asyncio.sleep(rng.uniform(0.0, 0.3))
-            stopped.cancel()
-            await asyncio.wait({stopped})
-            answer = await beside
-            assert answer.verdict == "PASS", (answer.reason, answer.detail)
-        assert descriptors() <= open_before + 8, "arenas are kept for reuse, nothing else"
-    finally:
-        await bench.close()
+    first = await bench.evaluate(reference, PLAN)
+    assert first.verdict == "PASS", first.detail
+    open_before = descriptors()
+    for _ in range(20):
+        stopped = asyncio.create_task(bench.evaluate(reference, PLAN))
+        beside = asyncio.create_task(bench.evaluate(reference, PLAN))
+        await asyncio.sleep(rng.uniform(0.0, 0.3))
+        stopped.cancel()
+        await asyncio.wait({stopped})
+        answer = await beside
+        assert answer.verdict == "PASS", (answer.reason, answer.detail)
+    assert descriptors() <= open_before + 8, "arenas are kept for reuse, nothing else"
 
 
-async def test_a_process_that_owes_an_answer_is_not_asked_again(tmp_path: Path) -> None:
-    problem = make_problem()
-    bench = ProcessBench(problem, "cpu", tmp_path / "scratch")
-    try:
-        session = await bench._live()
-        side = Contender(session, reference_solution(problem), "candidate")
-        await side.start()
-        child = side.child
-        assert child is not None
-        asking = asyncio.create_task(child.ask(wire.Affinity(cores=session.cores.work, nice=0), 5.0))
-        await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.wait({asking})
-        await side.run(0, session.draw(0, 1), FRESH)
-        assert side.child is not child and not child.alive
-        await side.close()
-    finally:
-        await bench.close()
+async def test_a_process_that_owes_an_answer_is_not_asked_again(bench: ProcessBench, problem: Problem) -> None:
+    session = await bench._live()
+    side = Contender(session, reference_solution(problem), "candidate")
+    await side.start()
+    child = side.child
+    assert child is not None
+    asking = asyncio.create_task(child.ask(wire.Affinity(cores=session.cores.work, nice=0), 5.0))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait({asking})
+    await side.run(0, session.draw(0, 1), FRESH)
+    assert side.child is not child and not child.alive
+    await side.close()
 
 
-async def test_a_judge_that_does_not_answer_in_time_is_replaced(tmp_path: Path) -> None:
-    from engine.errors import Fault
-
-    problem = make_problem()
-    bench = ProcessBench(problem, "cpu", tmp_path / "scratch")
-    try:
-        session = await bench._live()
-        with pytest.raises(Fault, match=r"fault\.reference|did not answer"):
-            await session.judge.fill([], 0, session.draw(0, 1), 0.0)
-        await asyncio.wait_for(session.judge.helper.process.wait(), 10)
-        assert session.broken
-        answer = await bench.evaluate(reference_solution(problem), PLAN)
-        assert answer.verdict == "PASS", answer.detail
-    finally:
-        await bench.close()
+async def test_a_judge_that_does_not_answer_in_time_is_replaced(bench: ProcessBench, problem: Problem) -> None:
+    session = await bench._live()
+    with pytest.raises(Fault, match=r"fault\.reference|did not answer"):
+        await session.judge.fill([], 0, session.draw(0, 1), 0.0)
+    await asyncio.wait_for(session.judge.helper.process.wait(), 10)
+    assert session.broken
+    answer = await bench.evaluate(reference_solution(problem), PLAN)
+    assert answer.verdict == "PASS", answer.detail
