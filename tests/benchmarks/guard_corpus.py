@@ -114,17 +114,19 @@ class Run:
         solution = solution_of(self.corpus, row, problem.name)
         async with self.limit:
             begin = time.monotonic()
-            verdict, reason, detail, speedup = await self._verdict(bench, problem, solution)
-            right, kind = outcome_of(row, verdict, reason, speedup, self.device)
+            answer = await self._answer(bench, problem, solution)
+            right, kind = outcome_of(row, answer.verdict, answer.reason, answer.geomean_speedup, self.device)
             left = traces_left(self.canary, self.scratch)
+            if self.canary in repr(answer):
+                left.append("the secret is in the verdict")
         result = {
             "id": row["id"],
             "kind": row["kind"],
             "ok": right and not left,
             "class": kind,
-            "reason": reason,
-            "detail": detail[:300],
-            "speedup": speedup,
+            "reason": answer.reason,
+            "detail": answer.detail[:300],
+            "speedup": answer.geomean_speedup,
             "left": left,
             "s": round(time.monotonic() - begin, 2),
         }
@@ -134,17 +136,15 @@ class Run:
             os.unlink(path)
         return result
 
-    async def _verdict(self, bench: Any, problem: Any, solution: Any) -> tuple[str, str, str, float | None]:
+    async def _answer(self, bench: Any, problem: Any, solution: Any) -> Any:
         from engine.bench.api import EvaluationPlan
         from engine.guard.gate import check
+        from engine.records import Evaluation
 
         refused = check(solution, problem) if self.gate else None
         if refused is not None and not refused.ok:
-            return "REJECT", refused.reason, refused.detail, None
-        answer = await bench.evaluate(solution, EvaluationPlan())
-        if self.canary in repr(answer):
-            return answer.verdict, "hack.leak", "the secret is in the verdict", answer.geomean_speedup
-        return answer.verdict, answer.reason, answer.detail, answer.geomean_speedup
+            return Evaluation(verdict="REJECT", reason=refused.reason, detail=refused.detail)
+        return await bench.evaluate(solution, EvaluationPlan())
 
 
 def read_manifest(corpus: Path, *, gpu: bool, only: str | None = None) -> list[dict[str, Any]]:
