@@ -145,6 +145,18 @@ def test_a_candidate_is_run_under_the_tool_behind_its_layers(tmp_path: Path) -> 
 
 @pytest.mark.skipif(choose_sandbox().kind == "none", reason="needs an outer sandbox")
 @pytest.mark.usefixtures("own_device_locks")
+@pytest.mark.parametrize("end", ["raise RuntimeError('CUDA error: unspecified launch failure')", "os._exit(1)"])
+def test_a_stray_access_that_ends_the_call_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(module, "TOOLS", ("memcheck",))
+    tool = stand_in(tmp_path, WRITE, CLEAN)
+    found = asyncio.run(sanitize(PROBLEM, solution(f"import os; {end}"), cpu_facts(), tool=tool, place="cpu"))
+    assert found.reason == "wrong.memory-access" and "scale_kernel" in found.detail, found
+
+
+@pytest.mark.skipif(choose_sandbox().kind == "none", reason="needs an outer sandbox")
+@pytest.mark.usefixtures("own_device_locks")
 def test_a_tool_that_does_not_end_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CALL_S", 6.0)
     monkeypatch.setattr(module, "TOOLS", ("memcheck",))
