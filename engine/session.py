@@ -115,8 +115,18 @@ class Session:
         return margin_of(self.config)
 
     def noise_of(self, number: int) -> float:
-        """The A/A noise to compare with candidate ``number`` by: its own if it was measured, else the seed's."""
-        return self.summary.noise_of.get(number, self.baselines.noise)
+        """The A/A noise to compare with candidate ``number`` by: the machine's, on a GPU the kernel's own.
+
+        None, where a new best's own is not known yet: it is measured before anybody is kept in its place.
+        """
+        own = self.summary.noise_of.get(number)
+        if own is not None:
+            return own
+        return self.baselines.noise if self.noise_is_known(number) else 0.0
+
+    def noise_is_known(self, number: int) -> bool:
+        """Whether :meth:`noise_of` is of this very kernel, or of a machine whose noise is the same for all."""
+        return number == 0 or self.bench.device.kind == "cpu" or number in self.summary.noise_of
 
     @property
     def plateau(self) -> PlateauConfig:

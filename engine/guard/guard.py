@@ -149,7 +149,7 @@ class Guard:
         self._live(submission, Live.CONFIRMING)
         looking = asyncio.create_task(self._looked_through(submission, solution))
         try:
-            return await self._confirmed(submission, solution, incumbent, decision, plan, noise, looking)
+            return await self._confirmed(submission, solution, best, decision, plan, noise, looking)
         finally:
             looking.cancel()
             await asyncio.wait([looking])
@@ -158,22 +158,24 @@ class Guard:
         self,
         submission: Submission,
         solution: Solution,
-        incumbent: Solution,
+        best: int,
         decision: Decision,
         plan: EvaluationPlan,
         noise: float,
         looking: asyncio.Task[Sanitized],
     ) -> tuple[Decision, Evaluation]:
-        """A provisional KEEP against fresh children, its own noise and what compute-sanitizer found."""
+        """A provisional KEEP against fresh children, both kernels' noise and what compute-sanitizer found."""
         session = self._session
+        incumbent = session.incumbent(best, submission.agent).solution
         async with self._inside(submission):
             again = await session.bench.evaluate(
                 solution, plan.final(), incumbent, self._sink(submission, confirming=True)
             )
         again = graded(again, session.scale)
         decision = keep.confirm(decision, again, session.margin, noise)
-        if decision.outcome is Outcome.KEEP:
-            again = await self._with_own_noise(submission, solution, again)
+        if decision.outcome is Outcome.KEEP and not keep.beyond_noise(again, noise):
+            again = await self._with_noise_of_both(submission, solution, best, again)
+            noise = max(noise, session.noise_of(best))
             decision = keep.confirm(decision, again, session.margin, noise)
         if decision.outcome is Outcome.KEEP:
             again = with_findings(again, await looking)
@@ -191,18 +193,24 @@ class Guard:
         async with self._inside(submission):
             return await sanitize(session.problem, solution, session.bench.device)
 
-    async def _with_own_noise(
-        self, submission: Submission, solution: Solution, evaluation: Evaluation
+    async def _with_noise_of_both(
+        self, submission: Submission, solution: Solution, best: int, evaluation: Evaluation
     ) -> Evaluation:
-        """Where noise is the kernel's own, a new best's is measured: no KEEP on less, of it or against it."""
+        """Where noise is the kernel's own: the candidate's, and its best's if nobody has asked for it yet."""
+        session = self._session
         try:
             async with self._inside(submission):
-                noise = await self._session.bench.noise_of(solution)
+                own = await session.bench.noise_of(solution)
+                if not session.noise_is_known(best):
+                    incumbent = session.incumbent(best, submission.agent).solution
+                    theirs = await session.bench.noise_of(incumbent)
+                    if theirs is not None:
+                        await session.record(ev.NoiseMeasured(candidate=best, noise=theirs))
         except Fault as fault:
             return Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail)
-        if noise is None or evaluation.comparison is None:
+        if own is None or evaluation.comparison is None:
             return evaluation
-        comparison = msgspec.structs.replace(evaluation.comparison, noise=noise)
+        comparison = msgspec.structs.replace(evaluation.comparison, noise=own)
         return msgspec.structs.replace(evaluation, comparison=comparison)
 
     @asynccontextmanager

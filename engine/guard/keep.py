@@ -17,6 +17,8 @@ import msgspec
 from engine.records import Comparison, Evaluation, Outcome
 
 BAND = 2.0  # near-best band, in margins
+BEYOND_NOISE = 0.5
+"""A gain from which on a kernel's own noise is not asked for: it was never seen above 0.15 (H200)."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,12 @@ def confirm(first: Decision, evaluation: Evaluation, margin: float, noise: float
         reason="keep.unconfirmed",
         detail=f"faster in the first measurement, not in the confirmation: {again.detail}",
     )
+
+
+def beyond_noise(evaluation: Evaluation, noise: float) -> bool:
+    """Whether the gain is so clear that no kernel's own noise could explain it; ``noise``: what is known of it."""
+    comparison = evaluation.comparison
+    return comparison is not None and comparison.lo > math.log1p(max(BEYOND_NOISE, 3.0 * noise))
 
 
 def regressions(evaluation: Evaluation, margin: float, noise: float | None = None) -> list[str]:

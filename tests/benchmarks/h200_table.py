@@ -1,11 +1,12 @@
 """What offline agents reach on this GPU: one row per problem, campaign first, then paired comparisons of its best.
 
     python tests/benchmarks/h200_table.py [--problems DIR] [--only NAME,NAME] [--gpus N] [--minutes 1.25]
-        [--candidates 24] [--agents 3] [--max-autotune NAME,NAME] [--limit-s 560] [--json FILE]
+        [--candidates 24] [--agents 3] [--overlap-s 0] [--max-autotune NAME,NAME] [--limit-s 560] [--json FILE]
 
 Each row is made by KernelArc's own commands, as a user would type them: ``run`` without an API key, ``export``,
 ``evaluate --against`` torch.compile of the reference. With several GPUs the rows are shared among them, each GPU
 with cores of its own. A row is compared while the next row's campaign runs; the device's lock keeps them apart.
+With ``--overlap-s`` a campaign starts so many seconds before the last one ends: starting hardly needs the GPU.
 Ratios come from paired blocks of one evaluation, with 95 % intervals over all workloads.
 """
 
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,7 @@ class Table:
         with (
             tempfile.TemporaryDirectory(prefix="kernelarc-table-") as folder,
             ThreadPoolExecutor(max_workers=1) as comparing,
+            ThreadPoolExecutor(max_workers=2) as campaigns,
         ):
             if number < self.options.gpus:
                 _, out, err = kernelarc(["doctor", "--measure", "--device", device, "--json"], share, 90)
@@ -237,8 +239,12 @@ class Table:
                     row = Row(self._waiting.get_nowait(), device, share, self.options)
                 except queue.Empty:
                     return
-                best = row.campaign(Path(folder))
-                comparing.submit(self._compared, row, best, Path(folder))
+                run = campaigns.submit(self._campaign, row, Path(folder), comparing)
+                wait([run], timeout=60 * self.options.minutes - self.options.overlap_s)
+
+    def _campaign(self, row: Row, scratch: Path, comparing: ThreadPoolExecutor) -> None:
+        best = row.campaign(scratch)
+        comparing.submit(self._compared, row, best, scratch)
 
     def _compared(self, row: Row, best: Path | None, scratch: Path) -> None:
         if best is not None:
@@ -261,6 +267,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1.25)
     parser.add_argument("--candidates", type=int, default=24)
     parser.add_argument("--agents", type=int, default=3)
+    parser.add_argument("--overlap-s", type=float, default=0.0)
     parser.add_argument("--max-autotune", default="FlashInfer-Bench-0,L1-038")
     parser.add_argument("--limit-s", type=float, default=560.0)
     parser.add_argument("--json", type=Path)

@@ -54,7 +54,7 @@ async def test_a_keep_needs_its_confirmation(lab) -> None:
 
 
 async def test_no_gain_is_kept_that_is_smaller_than_the_new_kernels_own_noise(lab) -> None:
-    campaign = lab(in_order(["ms=0.9 noise=0.2", "ms=0.5 noise=0.3", "ms=0.45"]), candidates=3)
+    campaign = lab(in_order(["ms=0.9 noise=0.2", "ms=0.7 noise=0.3", "ms=0.6"]), candidates=3)
     summary = await campaign.run()
     told = [(e.outcome, e.reason) for e in campaign.events(ev.Verdict)]
     assert told == [("ACCEPT", "keep.unconfirmed"), ("KEEP", ""), ("ACCEPT", "keep.near-best")]

@@ -146,3 +146,13 @@ async def test_a_cpu_campaign_says_that_a_profile_needs_a_gpu(lab: Any, seen: li
     assert not answer.ok and answer.text.startswith("needs.cuda: a profile is of GPU kernels")
     assert seen == [] and run.events(ev.CandidateProfiled) == []
     await run.order("stop")
+
+
+async def test_a_gain_beyond_all_noise_is_not_held_up_and_its_noise_counts_once_it_is_challenged(
+    lab: Any, seen: list[str]
+) -> None:
+    run = on_a_gpu(lab, "ms=0.5 noise=0.2", "ms=0.45 noise=0.01", "ms=0.43 noise=0.01", "ms=0.35 noise=0.01")
+    summary = await run.run()
+    told = [(e.outcome, e.reason) for e in run.events(ev.Verdict)]
+    assert told == [("KEEP", ""), ("ACCEPT", "keep.unconfirmed"), ("ACCEPT", "keep.near-best"), ("KEEP", "")]
+    assert summary.noise_of == {1: 0.2, 4: 0.01}

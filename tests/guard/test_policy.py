@@ -93,6 +93,14 @@ def test_only_a_keep_is_confirmed() -> None:
     assert keep.confirm(first, passed(1.5, 0.01), 0.02) is first
 
 
+@pytest.mark.parametrize(
+    ("gain", "noise", "clear"), [(1.4, 0.0, False), (1.6, 0.0, True), (1.6, 0.3, False), (60.0, 0.12, True)]
+)
+def test_only_a_gain_that_no_noise_comes_near_is_clear(gain: float, noise: float, clear: bool) -> None:
+    assert keep.beyond_noise(passed(gain, 0.01), noise) is clear
+    assert not keep.beyond_noise(passed(gain, 4.0), noise)  # its interval reaches below
+
+
 def test_a_workload_that_got_slower_is_noted() -> None:
     evaluation = Evaluation(
         verdict="PASS",
