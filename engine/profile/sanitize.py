@@ -109,12 +109,12 @@ async def _looked(runs: Mapping[str, _Watched], tool: str) -> list[SanitizerRepo
         # A stray access ends the call with an error; the tool reports it when the process has ended.
         gone = {check for check, failure in failed.items() if failure.reason == "resource.timeout"}
         await asyncio.gather(*(step(c, talk.rest()) for c, talk in talks.items() if c not in gone))
-    return [_report(check, run.said, failed.get(check)) for check, run in runs.items()]
+    return [_report(check, run, failed.get(check)) for check, run in runs.items()]
 
 
-def _report(check: str, said: str, failed: Failed | None) -> SanitizerReport:
+def _report(check: str, run: Run, failed: Failed | None) -> SanitizerReport:
     """A call that fails may well have been stopped by what the tool found."""
-    report = parse_report(check, said)
+    report = parse_report(check, run.said, "\n".join(source.content for source in run.solution.sources))
     if failed is None or report.own:
         return report
     return SanitizerReport(tool=check, problem=failed.detail)
@@ -131,7 +131,7 @@ def concluded(reports: Sequence[SanitizerReport], workload: str) -> Sanitized:
             reason = reason or _REASONS[report.tool]
             detail = detail or f"{report.tool}: {report.own} errors, the first: {clean(report.first, 300)}"
         else:
-            rest = f" ({report.library} reports in library kernels)" if report.library else ""
+            rest = f" ({report.others} found in kernels that are not the candidate's)" if report.others else ""
             notes.append(f"{report.tool}: nothing found on the smallest workload{rest}")
     evidence: dict[str, object] = {
         "sanitizer": {"workload": workload, "reports": [msgspec.to_builtins(report) for report in reports]}

@@ -6,6 +6,8 @@ import re
 
 import msgspec
 
+from engine.text import clean
+
 TOOLS = ("memcheck", "racecheck")
 _LONGEST = 1000
 _PREFIX = re.compile(r"^=========[ \t]?(?P<text>.*)$")
@@ -20,10 +22,8 @@ _NO_WORK = re.compile(
     r"(?:Error: )?((?:Target application|No attachable process|Device not supported|Unable to|Failed to|"
     r"Internal (?:Sanitizer )?Error|Insufficient)[^\n]{0,200})"
 )
-# Kernels that torch brought along. A hazard in one of them is none of the candidate's.
-_LIBRARY = re.compile(
-    r"\bat::native\b|\bat_cuda_detail\b|\bcub::|\bthrust::|\bcublas|\bcudnn|\bcutlass_\d|\bnvjet"
-)
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_UNREAD = 12  # lines of the tool that are kept where an error could not be told apart
 
 
 class SanitizerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,17 +31,23 @@ class SanitizerReport(msgspec.Struct, frozen=True, kw_only=True):
 
     tool: str
     errors: int = 0
-    first: str = ""  # the first error, in a line
-    library: int = 0  # of the errors, those inside kernels of torch's own libraries
+    own: int = 0  # of the errors, those inside kernels that the candidate's sources name
+    first: str = ""  # the first of its own, in a line
+    unread: str = ""  # what the tool said where errors are not the candidate's own, or cannot be told apart
     problem: str = ""
 
     @property
-    def own(self) -> int:
-        return max(self.errors - self.library, 0)
+    def others(self) -> int:
+        """Errors inside kernels of libraries, or of nobody that could be told."""
+        return self.errors - self.own
 
 
-def parse_report(tool: str, text: str) -> SanitizerReport:
-    """``text``: all that the tool and the program wrote."""
+def parse_report(tool: str, text: str, sources: str) -> SanitizerReport:
+    """``text``: all that the tool and the program wrote. ``sources``: the candidate's.
+
+    Only an error in a kernel that the sources name is the candidate's: a library's kernels synchronize in ways
+    that the tool does not follow (racecheck calls cuBLAS's own racy, H200), and they are not its work.
+    """
     short = (line[:_LONGEST] for line in text.splitlines())  # a line of a megabyte is none of the tool's
     lines = [match["text"].rstrip() for line in short if (match := _PREFIX.match(line))]
     summary = _HAZARDS if tool == "racecheck" else _ERRORS
@@ -52,10 +58,25 @@ def parse_report(tool: str, text: str) -> SanitizerReport:
     errors = sum(found)
     if not errors and refused:
         return SanitizerReport(tool=tool, problem=refused)
+    names = frozenset(_WORD.findall(sources))
     reports = _reports(tool, lines)
-    library = sum(1 for report in reports if any(_LIBRARY.search(line) for line in report))
-    own = [report for report in reports if not any(_LIBRARY.search(line) for line in report)]
-    return SanitizerReport(tool=tool, errors=errors, first=_one_line(own[0]) if own else "", library=library)
+    own = [report for report in reports if _kernels(report) & names]
+    # The tool shows the first few errors and counts them all.
+    count = errors if own and len(own) == len(reports) else min(len(own), errors)
+    return SanitizerReport(
+        tool=tool,
+        errors=errors,
+        own=count,
+        first=_one_line(own[0]) if own else "",
+        unread=clean("\n".join(lines[:_UNREAD]), _LONGEST) if errors > count else "",
+    )
+
+
+def _kernels(report: list[str]) -> set[str]:
+    """Names of the kernels that a report blames: the last word before template arguments and parameters."""
+    found = [match["name"] for line in report if (match := _KERNEL.search(line))]
+    words = [_WORD.findall(re.split(r"[<(]", name, maxsplit=1)[0]) for name in found]
+    return {each[-1] for each in words if each}
 
 
 def _reports(tool: str, lines: list[str]) -> list[list[str]]:

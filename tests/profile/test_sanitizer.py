@@ -38,6 +38,22 @@ RACE = """\
 =========
 ========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)
 """
+CUBLAS = """\
+========= COMPUTE-SANITIZER
+========= Error: Something that later versions of the tool report
+=========     at nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_TNT+0x90
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+MANY = """\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at void mine::scale_kernel<float, (int)4>(T1 *, int)+0x70
+=========     by thread (32,0,0) in block (0,0,0)
+=========
+========= ERROR SUMMARY: 112 errors
+"""
+SOURCES = "__global__ void scale_kernel(float *x, int n) {}\n__global__ void reduce(float *x) {}"
 TORCHS = """\
 ========= COMPUTE-SANITIZER
 ========= Error: Race reported between Write access at void at::native::reduce_kernel<512>(T3)+0x90
@@ -48,19 +64,24 @@ TORCHS = """\
 
 
 @pytest.mark.parametrize(
-    ("tool", "text", "own", "library", "first"),
+    ("tool", "text", "own", "others", "first"),
     [
         ("memcheck", CLEAN, 0, 0, ""),
         ("memcheck", WRITE, 1, 0, "Invalid __global__ write of size 4 bytes in scale_kernel(float *, int)"),
+        ("memcheck", MANY, 112, 0, "Invalid __global__ write of size 4 bytes in void mine::scale_kernel"),
         ("racecheck", RACE, 1, 0, "Error: Race reported between Write access"),
         ("racecheck", TORCHS, 0, 1, ""),
+        ("racecheck", CUBLAS, 0, 1, ""),
         ("memcheck", "noise of the program\n" + WRITE + CLEAN, 1, 0, "Invalid __global__ write"),
     ],
 )
-def test_errors_are_counted(tool: str, text: str, own: int, library: int, first: str) -> None:
-    report = parse_report(tool, text)
-    assert (report.own, report.library, report.problem) == (own, library, "")
+def test_only_errors_in_kernels_that_the_sources_name_are_the_candidates(
+    tool: str, text: str, own: int, others: int, first: str
+) -> None:
+    report = parse_report(tool, text, SOURCES)
+    assert (report.own, report.others, report.problem) == (own, others, "")
     assert report.first.startswith(first)
+    assert bool(report.unread) is bool(others)
 
 
 @pytest.mark.parametrize(
@@ -74,20 +95,21 @@ def test_errors_are_counted(tool: str, text: str, own: int, library: int, first:
     ],
 )
 def test_silence_is_not_a_clean_report(text: str) -> None:
-    assert parse_report("memcheck", text).problem
+    assert parse_report("memcheck", text, SOURCES).problem
 
 
 def test_a_forged_summary_hides_nothing() -> None:
-    assert parse_report("memcheck", "========= ERROR SUMMARY: 0 errors\n" + WRITE).own == 1
+    assert parse_report("memcheck", "========= ERROR SUMMARY: 0 errors\n" + WRITE, SOURCES).own == 1
 
 
 def test_the_first_error_decides_and_an_unusable_tool_is_a_note() -> None:
-    bad = concluded([parse_report("memcheck", WRITE), parse_report("racecheck", RACE)], "w")
+    bad = concluded([parse_report("memcheck", WRITE, SOURCES), parse_report("racecheck", RACE, SOURCES)], "w")
     assert bad.reason == "wrong.memory-access" and "scale_kernel" in bad.detail
-    assert concluded([parse_report("racecheck", RACE)], "w").reason == "wrong.race"
+    assert concluded([parse_report("racecheck", RACE, SOURCES)], "w").reason == "wrong.race"
     unusable = concluded([SanitizerReport(tool="memcheck", problem="Device not supported")], "w")
     assert not unusable.reason and unusable.notes == ["memcheck could not look: Device not supported"]
-    assert not concluded([parse_report("racecheck", TORCHS)], "w").reason
+    theirs = concluded([parse_report("racecheck", TORCHS, SOURCES)], "w")
+    assert not theirs.reason and "1 found in kernels that are not the candidate's" in theirs.notes[0]
 
 
 def test_only_kernels_of_the_candidates_own_are_looked_at() -> None:
@@ -108,7 +130,7 @@ def test_without_the_tool_the_evidence_says_so(monkeypatch: pytest.MonkeyPatch) 
 
 
 def solution(body: str = "return torch.softmax(x, dim=-1) * scale + y") -> Solution:
-    source = f"import torch\ndef run(x, y, scale):\n    {body}\n"
+    source = f"import torch\ndef scale_kernel(): pass\ndef run(x, y, scale):\n    {body}\n"
     return python_solution(source, definition=PROBLEM.name, name="candidate")
 
 
