@@ -2,6 +2,7 @@
 
     python tests/benchmarks/h200_table.py [--problems DIR] [--only NAME,NAME] [--gpus N] [--minutes 1.25]
         [--candidates 24] [--agents 3] [--overlap-s 0] [--max-autotune NAME,NAME] [--limit-s 560] [--json FILE]
+        [--keep DIR]
 
 Each row is made by KernelArc's own commands, as a user would type them: ``run`` without an API key, ``export``,
 ``evaluate --against`` torch.compile of the reference. With several GPUs the rows are shared among them, each GPU
@@ -17,6 +18,7 @@ import json
 import math
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -115,6 +117,9 @@ class Row:
             self.found["trouble"] = f"export: exit {code} {err.strip()[-200:]}"
             return None
         self.found["best"] = json.loads(best.read_text()).get("name")
+        if self.options.keep:
+            self.options.keep.mkdir(parents=True, exist_ok=True)
+            shutil.copy(best, self.options.keep / f"{self.name}.json")
         return best
 
     def compare(self, best: Path, scratch: Path, deadline: float) -> None:
@@ -271,6 +276,7 @@ def main() -> None:
     parser.add_argument("--max-autotune", default="FlashInfer-Bench-0,L1-038")
     parser.add_argument("--limit-s", type=float, default=560.0)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", type=Path, help="a folder for the best solution of each row")
     options = parser.parse_args()
     own_home("kernelarc-table-home-")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
