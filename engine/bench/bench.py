@@ -111,8 +111,8 @@ class ProcessBench:
         self, seed: Solution, on_phase: PhaseSink | None = None, *, compile_s: float = 0.0
     ) -> Baselines:
         """Raises :class:`Fault` if the seed is wrong or cannot run. ``compile_s``: for torch.compile as well."""
-        plan = EvaluationPlan(against_reference=True)
         alone = self._name != "cpu" and is_reference(seed, self.problem)
+        plan = EvaluationPlan(against_reference=True, rounds=1 if alone else EvaluationPlan().rounds)
         evaluation = await self.evaluate(seed, plan, None, on_phase, alone=alone)
         if evaluation.verdict != "PASS" or evaluation.latency_ms is None or evaluation.geomean_speedup is None:
             raise Fault(

@@ -35,7 +35,8 @@ class Held(msgspec.Struct):
     released: float | None = None
 
 
-_TURN_S = 2.0
+_TURN_S = 2.0  # after which another process has the device, if one waits
+_OWN_TURN_S = 8.0  # after which the next task of this process has it: one verdict now is worth more than two later
 _PAUSE_S = 3 * _POLL_S
 
 
@@ -57,6 +58,7 @@ class Turn:
         self._lock, self._fd = lock, fd
         self._queue = _queues.setdefault(asyncio.get_running_loop(), {}).setdefault(str(lock.path), _Queue())
         self._queued = False
+        self._began = 0.0
         self.uses: list[Held] = []
 
     async def take(self) -> None:
@@ -68,25 +70,38 @@ class Turn:
         if handed_on and time.monotonic() - queue.since > _TURN_S:
             await asyncio.sleep(_PAUSE_S)  # other processes poll: without a pause they would never get in
             handed_on = False
+        use = await self._acquire(asked)
+        queue.since = queue.since if handed_on else use.acquired
+        self._began = use.acquired
+
+    async def _acquire(self, asked: float) -> Held:
         await self._lock.wait(self._fd)
         use = Held(device=self._lock.uuid, asked=asked, acquired=time.monotonic())
-        queue.since = queue.since if handed_on else use.acquired
         self.uses.append(use)
         self._lock.trace.append(use)
+        return use
 
-    def give(self) -> None:
+    def _release(self) -> None:
         if self.uses and self.uses[-1].released is None:
             self.uses[-1].released = self._queue.left = time.monotonic()
         fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def give(self) -> None:
+        self._release()
         if self._queued:
             self._queued = False
             self._queue.turn.release()
 
     async def breathe(self) -> None:
-        """Between two timed blocks: after a turn of two seconds whoever waits has the device first."""
-        if time.monotonic() - self.uses[-1].acquired >= _TURN_S:
+        """Between two timed blocks: after a turn whoever waits has the device first."""
+        now = time.monotonic()
+        if now - self._began >= _OWN_TURN_S:
             self.give()
             await self.take()
+        elif now - self.uses[-1].acquired >= _TURN_S:
+            self._release()
+            await asyncio.sleep(_PAUSE_S)
+            self._queue.since = (await self._acquire(now)).acquired
 
 
 class DeviceLock:

@@ -193,10 +193,11 @@ class Trial:
             await self._try_unlisted(self.session.unlisted)
 
     async def _rounds(self) -> None:
-        begin = time.monotonic()
+        begin, waited = time.monotonic(), 0.0
         for workload, result in self.results.items():
             await check_rounds(self.candidate, workload, self.plan.rounds, result)
-        self.phases["correctness"] = time.monotonic() - begin
+            waited += await self._breathe()
+        self.phases["correctness"] = time.monotonic() - begin - waited
 
     async def _try_unlisted(self, workload: int) -> None:
         """Wrong values on a shape that the problem allows but does not list are a failure; a refusal is not."""

@@ -35,6 +35,7 @@ from engine.problems.solution import Solution
 _MOST_PAIRS = 12
 _BUDGET_S = 8.0
 _PROCESSES, _ROUNDS, _MOST_ROUNDS, _PANEL_S, _PANEL_CALLS = 5, 3, 10, 1.0, 4
+_ROUND_S = 1.5  # of all processes on all workloads: the longest are left out
 _PLAN = EvaluationPlan(min_pairs=5, max_pairs=8)  # five blocks where they agree, more where they scatter
 
 
@@ -70,34 +71,58 @@ async def measure_noise(session: Session, lock: DeviceLock, solution: Solution) 
 async def _panel(sides: list[Contender], lock: DeviceLock) -> list[list[float]]:
     """Log-times by process and round, the mean over workloads; all processes in turn within a round."""
     session = sides[0].session
-    workloads = list(range(session.listed))
-    rounds: list[list[float]] = [[] for _ in sides]
     try:
-        await _warm(sides[0], workloads)
+        await _warm(sides[0], list(range(session.listed)))
         await sides[0].save_compiled()  # the others need not compile
+        workloads = affordable(await _warm(sides[0], list(range(session.listed))), len(sides))
         await asyncio.gather(*(_warm(side, workloads) for side in sides[1:]))
         for side in sides:
             await side.pin(session.timing_cores)
+        rounds: list[list[float]] = [[] for _ in sides]
         async with lock.held() as turn:
             begin = time.monotonic()
             while len(rounds[0]) < _ROUNDS or (
                 len(rounds[0]) < _MOST_ROUNDS and time.monotonic() - begin < _PANEL_S
             ):
-                sums = [0.0] * len(sides)
+                logs = []
                 for workload in workloads:
-                    slowest = max(side.call_s.get(workload, 0.0) for side in sides)
-                    count = device_block_size(_PANEL_CALLS, 1, slowest, session.slots[workload])
-                    for index in random.SystemRandom().sample(range(len(sides)), len(sides)):
-                        block = await sides[index].run(workload, session.draw(workload, count), REFILLED)
-                        sums[index] += math.log(block.mean_ms)
+                    logs.append(await _blocks(sides, workload))
                     await turn.breathe()
-                for row, total in zip(rounds, sums, strict=True):
-                    row.append(total / len(workloads))
+                for row, found in zip(rounds, zip(*logs, strict=True), strict=True):
+                    row.append(fmean(found))
         return rounds
     except Failure as failure:
         raise Fault("fault.noise", f"{failure.reason} {failure.detail}") from None
     finally:
         await asyncio.gather(*(side.close() for side in sides))
+
+
+def affordable(seconds: dict[int, float], processes: int) -> list[int]:
+    """The workloads of a panel, from what a call of each takes: the shortest, as many as a round has time for.
+
+    What differs from process to process is launching, and that weighs least where calls are long: leaving those
+    out can only raise the floor.
+    """
+    chosen: list[int] = []
+    left = _ROUND_S
+    for workload in sorted(seconds, key=seconds.__getitem__):
+        left -= processes * device_block_size(_PANEL_CALLS, 1, seconds[workload], _PANEL_CALLS) * seconds[workload]
+        if chosen and left < 0:
+            break
+        chosen.append(workload)
+    return sorted(chosen)
+
+
+async def _blocks(sides: list[Contender], workload: int) -> list[float]:
+    """ln(ms) of a call, by process; one block each, in random order."""
+    session = sides[0].session
+    slowest = max(side.call_s.get(workload, 0.0) for side in sides)
+    count = device_block_size(_PANEL_CALLS, 1, slowest, session.slots[workload])
+    logs = [0.0] * len(sides)
+    for index in random.SystemRandom().sample(range(len(sides)), len(sides)):
+        block = await sides[index].run(workload, session.draw(workload, count), REFILLED)
+        logs[index] = math.log(block.mean_ms)
+    return logs
 
 
 async def one_pair(sides: list[Contender], lock: DeviceLock, plan: EvaluationPlan) -> list[float]:
@@ -123,6 +148,11 @@ async def one_pair(sides: list[Contender], lock: DeviceLock, plan: EvaluationPla
         await asyncio.gather(*(side.close() for side in sides))
 
 
-async def _warm(side: Contender, workloads: list[int]) -> None:
+async def _warm(side: Contender, workloads: list[int]) -> dict[int, float]:
+    """A call of each; what it took with its inputs, in seconds."""
+    took: dict[int, float] = {}
     for workload in workloads:
+        begin = time.monotonic()
         await side.run(workload, side.session.draw(workload, 1), FRESH)
+        took[workload] = time.monotonic() - begin
+    return took

@@ -20,6 +20,7 @@ from engine.bench.stats import PairDecision, decide_pairs
 from engine.hardware.quiet import QUIET
 
 _REFERENCE_BUDGET_S = 5.0  # without an incumbent there is nothing to decide, only a ratio to estimate
+_ALONE_BUDGET_S = 2.0  # the reference by itself, for a campaign to start from: every candidate is paired with it
 _PRECISION = 0.05  # half-width of the interval of ln(reference / candidate) that is good enough
 _FEWEST = 3  # pairs: the interval of two is as good as none
 _REDONE = 3  # times a pair is measured again because the clock moved
@@ -230,6 +231,8 @@ class Pairing:
     def _budget_s(self) -> float:
         """Of time with the device, for all pairs of all workloads."""
         rivals = [side.role for side in self.sides[1:]]
+        if not rivals:
+            return min(_ALONE_BUDGET_S, self.plan.timing_s)
         return self.plan.timing_s if "incumbent" in rivals else min(_REFERENCE_BUDGET_S, self.plan.timing_s)
 
     def _settled(self, elapsed_s: float) -> bool:

@@ -31,7 +31,7 @@ async def test_first_come_first_served(tmp_path: Path) -> None:
 
 
 async def test_who_breathes_goes_to_the_end_of_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.bench.device_lock._TURN_S", 0.0)
+    monkeypatch.setattr("engine.bench.device_lock._OWN_TURN_S", 0.0)
     order: list[str] = []
     lock = DeviceLock("cpu", folder=tmp_path)
     async with lock.held() as turn:
@@ -43,12 +43,29 @@ async def test_who_breathes_goes_to_the_end_of_the_queue(tmp_path: Path, monkeyp
     assert order == ["a", "b", "back"]
 
 
+async def test_a_short_turn_is_for_other_processes_not_for_tasks_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.bench.device_lock._TURN_S", 0.0)
+    order: list[str] = []
+    lock = DeviceLock("cpu", folder=tmp_path)
+    async with lock.held() as turn:
+        waiting = [asyncio.create_task(_use(lock, name, order)) for name in "ab"]
+        await asyncio.sleep(0.05)
+        await turn.breathe()
+        order.append("back")
+    await asyncio.gather(*waiting)
+    assert order == ["back", "a", "b"]
+    first, again = turn.uses
+    assert first.released is not None and again.acquired - first.released >= 0.05  # others could have had it
+
+
 @pytest.mark.parametrize("holding", [False, True])
 async def test_a_cancelled_task_leaves_the_queue_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holding: bool
 ) -> None:
     """Cancelled while it waits for the first time, or while it waits to have the device back."""
-    monkeypatch.setattr("engine.bench.device_lock._TURN_S", 0.0)
+    monkeypatch.setattr("engine.bench.device_lock._OWN_TURN_S", 0.0)
     lock, order = DeviceLock("cpu", folder=tmp_path), list[str]()
 
     async def breathing() -> None:
@@ -69,8 +86,24 @@ async def test_a_cancelled_task_leaves_the_queue_as_it_was(
     assert order == (["long", "third", "last"] if holding else ["long", "last"])
 
 
-async def test_a_chain_of_tasks_lets_another_process_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def _breathe(lock: DeviceLock, name: str, order: list[str], seconds: float) -> None:
+    """A longer use that breathes: an eighth as many of them take as long."""
+    if int(name) % 8:
+        order.append(name)
+        return
+    async with lock.held() as turn:
+        for _ in range(8):
+            await asyncio.sleep(seconds)
+            await turn.breathe()
+        order.append(name)
+
+
+@pytest.mark.parametrize("kind", ["many", "long"])
+async def test_a_chain_of_tasks_lets_another_process_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     monkeypatch.setattr("engine.bench.device_lock._TURN_S", 0.1)
+    monkeypatch.setattr("engine.bench.device_lock._OWN_TURN_S", 0.4)
     code = (
         "import asyncio, time\nfrom pathlib import Path\nfrom engine.bench.device_lock import DeviceLock\n"
         "async def main():\n"
@@ -83,7 +116,8 @@ async def test_a_chain_of_tasks_lets_another_process_in(tmp_path: Path, monkeypa
     async with lock.held():
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=subprocess.PIPE)
         await asyncio.sleep(1.5)  # it is waiting by now
-        chain = [asyncio.create_task(_use(lock, str(i), order, 0.05)) for i in range(60)]
+        uses = _use if kind == "many" else _breathe
+        chain = [asyncio.create_task(uses(lock, str(i), order, 0.05)) for i in range(60)]
     out, _ = await asyncio.wait_for(process.communicate(), 20)
     done = len(order)
     await asyncio.gather(*chain)

@@ -20,6 +20,7 @@ from engine.bench.crosscheck import covered, cross_check, device_check
 from engine.bench.evidence import write_evidence
 from engine.bench.keeper import share_memory
 from engine.bench.layout import PAGE, workload_spec
+from engine.bench.noise import affordable
 from engine.bench.noop import overhead_of
 from engine.bench.plan_calls import FRESH, HIDDEN, REFILLED, block_size, style_of_round
 from engine.bench.reasons import missing_package, reason_of, status_of, verdict_of
@@ -157,6 +158,18 @@ def reading(mhz: float, *why: str) -> ClockReading:
 def test_a_pair_counts_only_if_the_clock_stood_still(readings: list[ClockReading], says: str) -> None:
     found = disturbance(readings)
     assert says in found and bool(found) == bool(says)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "measured"),
+    [
+        ({0: 0.001, 1: 0.002}, [0, 1]),
+        ({0: 0.5, 1: 0.001, 2: 0.002}, [1, 2]),  # five processes with half a second each are too much
+        ({0: 0.9, 1: 0.8}, [1]),
+    ],
+)
+def test_a_panel_leaves_the_longest_calls_out(seconds: dict[int, float], measured: list[int]) -> None:
+    assert affordable(seconds, 5) == measured
 
 
 def test_the_noise_of_a_panel_is_what_processes_differ_by_not_what_rounds_scatter() -> None:

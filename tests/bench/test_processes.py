@@ -155,7 +155,7 @@ async def test_lock_files_are_for_everybody_and_never_links(tmp_path: Path) -> N
 
 
 async def test_a_long_turn_lets_others_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.bench.device_lock._TURN_S", 0.05)
+    monkeypatch.setattr("engine.bench.device_lock._OWN_TURN_S", 0.05)
     order: list[str] = []
 
     async def long() -> None:
