@@ -6,7 +6,7 @@
 
 Each row is made by KernelArc's own commands, as a user would type them: ``run`` without an API key, ``export``,
 ``evaluate --against`` torch.compile of the reference. With several GPUs the rows are shared among them, each GPU
-with cores of its own. A row is compared while the next row's campaign runs; the device's lock keeps them apart.
+with cores of its own. Rows are compared when all campaigns of their GPU are done, so that no campaign shares it.
 With ``--overlap-s`` a campaign starts so many seconds before the last one ends: starting hardly needs the GPU.
 Ratios come from paired blocks of one evaluation, with 95 % intervals over all workloads.
 """
@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -233,23 +233,21 @@ class Table:
         device = f"cuda:{number % self.options.gpus + self.options.first_gpu}"
         with (
             tempfile.TemporaryDirectory(prefix="kernelarc-table-") as folder,
-            ThreadPoolExecutor(max_workers=1) as comparing,
             ThreadPoolExecutor(max_workers=2) as campaigns,
         ):
             if number < self.options.gpus:
                 _, out, err = kernelarc(["doctor", "--measure", "--device", device, "--json"], share, 90)
                 print(f"{device} ceilings {str(document(out).get('ceilings'))[:600] or err[-300:]}", flush=True)
-            while time.monotonic() < self.deadline - 60:
+            runs: list[tuple[Row, Future[Path | None]]] = []
+            while time.monotonic() < self.deadline - 60 * self.options.minutes:
                 try:
                     row = Row(self._waiting.get_nowait(), device, share, self.options)
                 except queue.Empty:
-                    return
-                run = campaigns.submit(self._campaign, row, Path(folder), comparing)
-                wait([run], timeout=60 * self.options.minutes - self.options.overlap_s)
-
-    def _campaign(self, row: Row, scratch: Path, comparing: ThreadPoolExecutor) -> None:
-        best = row.campaign(scratch)
-        comparing.submit(self._compared, row, best, scratch)
+                    break
+                runs.append((row, campaigns.submit(row.campaign, Path(folder))))
+                wait([runs[-1][1]], timeout=60 * self.options.minutes - self.options.overlap_s)
+            for row, run in runs:
+                self._compared(row, run.result(), Path(folder))
 
     def _compared(self, row: Row, best: Path | None, scratch: Path) -> None:
         if best is not None:
