@@ -82,3 +82,25 @@ def test_loads_whose_places_are_known_come_first_and_the_others_stay_behind_what
         "tl.store(out_ptr + col, _x3 * _r2 + _x4)",
     ]
     assert loads_first(lines) == [lines[0], lines[2], lines[1], lines[3], lines[4]]
+
+
+CHANGING = {"rows", "tokens", "tiles", "seqs", "splits", "count", "queries", "heads"}
+
+
+@pytest.mark.parametrize("name", [p.name for p in TASKS if not p.name.endswith("_fp32") or "moe" in p.name])
+def test_numbers_that_change_from_call_to_call_are_no_reason_to_compile_again(
+    name: str, subjects: dict[str, Subject], recipes: dict[str, Recipe]
+) -> None:
+    """Triton compiles anew for a number that is one, and for one that is a multiple of sixteen."""
+    fits, _ = match_all(recipes.values(), subjects[name])
+    for fit in (f for f in fits if "triton" in f.recipe.file.languages):
+        source = render(fit, starting_points(fit.recipe.file, fit.facts)[0]).entry_source
+        for kernel in (n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)):
+            if (
+                not any("triton.jit" in ast.unparse(d) for d in kernel.decorator_list)
+                or f"{kernel.name}[" not in source
+            ):
+                continue
+            told = {value.value for value in ast.walk(kernel.decorator_list[0]) if isinstance(value, ast.Constant)}
+            numbers = {argument.arg for argument in kernel.args.args if argument.annotation is None}
+            assert numbers & CHANGING <= told, (fit.recipe.name, kernel.name)
