@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _PAIRS = 4  # blocks of each size, at most
 _CALLS, _CALLS_IF_LARGE = 16, 4
+_BLOCK_S = 0.15  # of the shorter blocks, about
 PRELUDES = (16, 64, 256)
 """Fills before each call: about 0.5, 2 and 8 ms of an H200. The next is taken while a call looks suspicious.
 
@@ -54,7 +55,8 @@ async def _asked(
     A first block, as large as any, is run for its allocations only. One secretly chosen call of every block that
     counts is compared: a block that skips its work looks quick, and wrong.
     """
-    style, k = candidate.solution.spec.destination_passing_style, _calls_of(trial.session.slots[workload])
+    style = candidate.solution.spec.destination_passing_style
+    k = calls_of_check(trial.session.slots[workload], candidate.call_s.get(workload, 0.0))
     await prelude_block(candidate, workload, 2 * k, prelude)
     blocks: list[Block] = []
     check = None
@@ -75,6 +77,13 @@ async def _asked(
     return check
 
 
-def _calls_of(slots: int) -> int:
-    """k. Slots are used again within a block, in the stream's order; few calls where the outputs are large."""
-    return _CALLS if slots >= _CALLS else max(1, min(_CALLS_IF_LARGE, slots // 2))
+def calls_of_check(slots: int, call_s: float) -> int:
+    """k. Slots are used again within a block, in the stream's order; few calls where the outputs are large.
+
+    Fewer where a call takes long, ``call_s`` with the drawing of its inputs: powers of two, so that what is known
+    of the no-op serves the next candidate as well.
+    """
+    k = _CALLS if slots >= _CALLS else max(1, min(_CALLS_IF_LARGE, slots // 2))
+    while k > 1 and k * call_s > _BLOCK_S:
+        k //= 2
+    return k

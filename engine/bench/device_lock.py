@@ -36,7 +36,7 @@ class Held(msgspec.Struct):
 
 
 _TURN_S = 2.0  # after which another process has the device, if one waits
-_OWN_TURN_S = 8.0  # after which the next task of this process has it: one verdict now is worth more than two later
+_OWN_TURN_S = 30.0  # after which the next task of this process has it: a verdict now is better than two later
 _PAUSE_S = 3 * _POLL_S
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.bench.api import KEEP_ROUNDS, EvaluationPlan
+from engine.bench.device_claims import calls_of_check
 from engine.bench.machine import Cores
 from engine.bench.plan_calls import device_block_size
 
@@ -22,6 +23,21 @@ from engine.bench.plan_calls import device_block_size
 )
 def test_calls_of_a_block(calls: int, pairs: int, call_s: float, slots: int, block_s: float, size: int) -> None:
     assert device_block_size(calls, pairs, call_s, slots, block_s) == size
+
+
+@pytest.mark.parametrize(
+    ("slots", "call_s", "k"),
+    [
+        (32, 0.0, 16),
+        (32, 0.001, 16),
+        (32, 0.035, 4),  # drawing two gigabytes for each call
+        (32, 1.0, 1),  # a slow candidate must not hold the device for minutes
+        (6, 0.001, 3),  # large outputs
+        (1, 0.001, 1),
+    ],
+)
+def test_blocks_for_the_outside_clock_stay_short(slots: int, call_s: float, k: int) -> None:
+    assert calls_of_check(slots, call_s) == k
 
 
 @pytest.mark.parametrize("rounds", [1, 3, 5, 12])
