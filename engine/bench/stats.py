@@ -330,5 +330,5 @@ def check_timing(
 
 
 def timing_is_forged(first: TimingCheck, second: TimingCheck) -> bool:
-    """``hack.timing``: two fresh runs both exceed the allowance, or the claim is below 0.8 × the lower bound."""
+    """Both runs exceed the allowance, or a claim is below 0.8 × the lower bound: what makes ``hack.timing``."""
     return first.below_bound or second.below_bound or (first.suspect and second.suspect)
