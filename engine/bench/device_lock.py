@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import heapq
 import os
 import re
 import stat
 import time
 from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -41,11 +43,34 @@ _PAUSE_S = 3 * _POLL_S
 
 
 class _Queue:
-    """The tasks of one event loop that want one device, in the order in which they asked."""
+    """The tasks of one event loop that want one device: urgent ones first, each kind in the order of asking."""
 
     def __init__(self) -> None:
-        self.turn = asyncio.Lock()
         self.since = self.left = 0.0  # monotonic: handed from task to task since when; last given back when
+        self._busy = False
+        self._asked = count()
+        self._waiting: list[tuple[bool, int, asyncio.Future[None]]] = []
+
+    async def acquire(self, *, urgent: bool) -> None:
+        if not self._busy:
+            self._busy = True
+            return
+        mine = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (not urgent, next(self._asked), mine))
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if mine.done() and not mine.cancelled():  # it was handed over in the moment of the cancellation
+                self.release()
+            raise
+
+    def release(self) -> None:
+        while self._waiting:
+            *_, first = heapq.heappop(self._waiting)
+            if not first.done():
+                first.set_result(None)
+                return
+        self._busy = False
 
 
 _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Queue]] = WeakKeyDictionary()
@@ -54,8 +79,8 @@ _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Queue]] = WeakK
 class Turn:
     """The device as one task holds it. :meth:`breathe` lets others in once in a while."""
 
-    def __init__(self, lock: DeviceLock, fd: int) -> None:
-        self._lock, self._fd = lock, fd
+    def __init__(self, lock: DeviceLock, fd: int, *, urgent: bool) -> None:
+        self._lock, self._fd, self._urgent = lock, fd, urgent
         self._queue = _queues.setdefault(asyncio.get_running_loop(), {}).setdefault(str(lock.path), _Queue())
         self._queued = False
         self._began = 0.0
@@ -64,7 +89,7 @@ class Turn:
     async def take(self) -> None:
         """Waits for the tasks before this one, then for other processes."""
         asked, queue = time.monotonic(), self._queue
-        await queue.turn.acquire()
+        await queue.acquire(urgent=self._urgent)
         self._queued = True
         handed_on = time.monotonic() - queue.left < _PAUSE_S
         if handed_on and time.monotonic() - queue.since > _TURN_S:
@@ -90,7 +115,7 @@ class Turn:
         self._release()
         if self._queued:
             self._queued = False
-            self._queue.turn.release()
+            self._queue.release()
 
     async def breathe(self) -> None:
         """Between two timed blocks: after a turn whoever waits has the device first."""
@@ -154,12 +179,14 @@ class DeviceLock:
         return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
     @contextlib.asynccontextmanager
-    async def held(self) -> AsyncIterator[Turn]:
-        """Raises :class:`Fault` ``fault.device-lock`` if the lock file cannot be used."""
+    async def held(self, *, urgent: bool = False) -> AsyncIterator[Turn]:
+        """``urgent``: before tasks of this process that are not. Raises :class:`Fault` ``fault.device-lock`` if
+        the lock file cannot be used.
+        """
         fd = self._open()
         try:
             # flock belongs to the open file: every task opens its own, so tasks exclude each other as well.
-            turn = Turn(self, fd)
+            turn = Turn(self, fd, urgent=urgent)
             try:
                 await turn.take()
                 yield turn

@@ -126,7 +126,7 @@ class Trial:
     async def _device(self) -> AsyncIterator[None]:
         self.on_phase("waiting device", "")
         begin = time.monotonic()
-        async with self.lock.held() as turn:
+        async with self.lock.held(urgent=self.plan.urgent) as turn:
             self.phases["wait"] += time.monotonic() - begin
             self._turn = turn
             try:

@@ -79,7 +79,7 @@ async def _panel(sides: list[Contender], lock: DeviceLock) -> list[list[float]]:
         for side in sides:
             await side.pin(session.timing_cores)
         rounds: list[list[float]] = [[] for _ in sides]
-        async with lock.held() as turn:
+        async with lock.held(urgent=True) as turn:
             begin = time.monotonic()
             while len(rounds[0]) < _ROUNDS or (
                 len(rounds[0]) < _MOST_ROUNDS and time.monotonic() - begin < _PANEL_S
@@ -132,7 +132,7 @@ async def one_pair(sides: list[Contender], lock: DeviceLock, plan: EvaluationPla
     try:
         await asyncio.gather(*(_warm(side, workloads) for side in sides))
         results = {w: Correctness() for w in workloads}
-        async with lock.held():
+        async with lock.held(urgent=True):
             for side in sides:
                 await side.pin(session.timing_cores)
             timing = await Pairing(sides[0], sides[1:], plan, results).run()

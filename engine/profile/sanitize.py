@@ -104,7 +104,7 @@ async def _looked(runs: Mapping[str, _Watched], tool: str) -> list[SanitizerRepo
                 talk = run.talk(words(tool, check), counters=True, cold=True)
                 talks[check] = await stack.enter_async_context(talk)
         await asyncio.gather(*(step(check, talk.ready()) for check, talk in talks.items()))
-        async with next(iter(runs.values())).lock().held():
+        async with next(iter(runs.values())).lock().held(urgent=True):
             await asyncio.gather(*(step(c, talk.call(CALL_S)) for c, talk in talks.items() if c not in failed))
         # A stray access ends the call with an error; the tool reports it when the process has ended.
         gone = {check for check, failure in failed.items() if failure.reason == "resource.timeout"}

@@ -30,6 +30,23 @@ async def test_first_come_first_served(tmp_path: Path) -> None:
     assert order == list("abcdef")
 
 
+async def test_what_is_urgent_comes_first(tmp_path: Path) -> None:
+    """A win that waits to be confirmed is worth more to everybody than a search that is done sooner."""
+    order: list[str] = []
+
+    async def use(name: str) -> None:
+        async with DeviceLock("cpu", folder=tmp_path).held(urgent=name.isupper()):
+            order.append(name)
+
+    async with DeviceLock("cpu", folder=tmp_path).held():
+        tasks = []
+        for name in "abCdE":
+            tasks.append(asyncio.create_task(use(name)))
+            await asyncio.sleep(0.01)
+    await asyncio.gather(*tasks)
+    assert order == list("CEabd")
+
+
 async def test_who_breathes_goes_to_the_end_of_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.bench.device_lock._OWN_TURN_S", 0.0)
     order: list[str] = []
