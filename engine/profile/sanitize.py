@@ -28,7 +28,7 @@ CALL_S = 20.0  # of both tools together, with the device held: others wait meanw
 _REASONS = {"memcheck": "wrong.memory-access", "racecheck": "wrong.race"}
 _PLACES = ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda/compute-sanitizer/compute-sanitizer")
 # Instrumenting a library's large kernels takes minutes, and what is in them is none of the candidate's.
-_LIBRARIES = ("at::native", "2at6native", "cublas", "cutlass", "nvjet", "cudnn")
+_LIBRARIES = ("at::native", "2at6native", "cublas", "cutlass", "nvjet", "xmma", "cudnn")
 # Languages whose kernels are the candidate's own; what torch compiles itself is not looked at.
 _OWN_KERNELS = frozenset({"triton", "cute_dsl", "cutile", *CPP_LANGUAGES})
 
@@ -54,8 +54,8 @@ def words(tool: str, check: str) -> list[str]:
     """The command line in front of the program. API calls that fail are how torch asks: they are no errors."""
     return [
         *(tool, "--tool", check, "--report-api-errors", "no", "--target-processes", "application-only"),
-        *("--kernel-name-exclude", ",".join(f"kns={part}" for part in _LIBRARIES)),
-        *("--print-limit", "16", "--error-exitcode", "0"),
+        *(word for part in _LIBRARIES for word in ("--kernel-name-exclude", f"kns={part}")),
+        *("--print-limit", "64", "--error-exitcode", "0"),
         *(("--racecheck-report", "analysis") if check == "racecheck" else ()),
     ]
 
@@ -130,8 +130,11 @@ def concluded(reports: Sequence[SanitizerReport], workload: str) -> Sanitized:
         elif report.own:
             reason = reason or _REASONS[report.tool]
             detail = detail or f"{report.tool}: {report.own} errors, the first: {clean(report.first, 300)}"
+        elif report.unknown:
+            what = clean(report.unread, 200)
+            notes.append(f"{report.tool}: {report.unknown} errors that nobody could be blamed for: {what}")
         else:
-            rest = f" ({report.others} found in kernels that are not the candidate's)" if report.others else ""
+            rest = f" ({report.library} in library kernels)" if report.library else ""
             notes.append(f"{report.tool}: nothing found on the smallest workload{rest}")
     evidence: dict[str, object] = {
         "sanitizer": {"workload": workload, "reports": [msgspec.to_builtins(report) for report in reports]}

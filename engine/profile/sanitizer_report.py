@@ -14,15 +14,18 @@ _PREFIX = re.compile(r"^=========[ \t]?(?P<text>.*)$")
 _ERRORS = re.compile(r"ERROR SUMMARY: (\d+) errors?")
 _HAZARDS = re.compile(r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, \d+ warnings?\)")
 _RACE = re.compile(r"(?:Error|Warning|Info):? .*?(?:Race reported|hazard)", re.IGNORECASE)
-_ACCESS = re.compile(
-    r"(?:Invalid|Misaligned|Out-of-range) \S+ (?:read|write|atomic|address)|Barrier error|Malloc/Free"
-)
-_KERNEL = re.compile(r"\bat (?:0x[0-9a-f]+ in )?(?P<name>[^\n]{1,300}?)(?:\+0x[0-9a-f]+)?$")
+_ACCESS = re.compile(r"^\s*(?:Error: )?(?:Invalid|Misaligned|Out-of-range|Barrier error|Malloc/Free)\b")
+# "at NAME+0x70", "at NAME+0x70 in file.py:12", "Write access at NAME+0x2f0", of old "at 0x70 in file.cu:12:NAME".
+_KERNEL = re.compile(r"^(?:at|.*\baccess at) (?:0x[0-9a-f]+ in (?:\S+:\d+:)?)?(?P<name>[^\n]{1,400})$")
+_UNNAMED = re.compile(r"<unnamed>::|\(anonymous namespace\)::")
 _NO_WORK = re.compile(
     r"(?:Error: )?((?:Target application|No attachable process|Device not supported|Unable to|Failed to|"
     r"Internal (?:Sanitizer )?Error|Insufficient)[^\n]{0,200})"
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
+# CuTe's kernels are called after the function, between other words.
+_CUTE = "kernel_cutlass_"
+_LIBRARY = re.compile(r"\bat::native\b|\bat_cuda_detail\b|\bcub::|\bthrust::|cublas|cudnn|cutlass|nvjet|xmma")
 _UNREAD = 12  # lines of the tool that are kept where an error could not be told apart
 
 
@@ -32,51 +35,64 @@ class SanitizerReport(msgspec.Struct, frozen=True, kw_only=True):
     tool: str
     errors: int = 0
     own: int = 0  # of the errors, those inside kernels that the candidate's sources name
+    library: int = 0  # those inside kernels of libraries
     first: str = ""  # the first of its own, in a line
-    unread: str = ""  # what the tool said where errors are not the candidate's own, or cannot be told apart
+    unread: str = ""  # what the tool said of the rest
     problem: str = ""
 
     @property
-    def others(self) -> int:
-        """Errors inside kernels of libraries, or of nobody that could be told."""
-        return self.errors - self.own
+    def unknown(self) -> int:
+        """Errors of which could not be told whose they are."""
+        return self.errors - self.own - self.library
 
 
 def parse_report(tool: str, text: str, sources: str) -> SanitizerReport:
     """``text``: all that the tool and the program wrote. ``sources``: the candidate's.
 
     Only an error in a kernel that the sources name is the candidate's: a library's kernels synchronize in ways
-    that the tool does not follow (racecheck calls cuBLAS's own racy, H200), and they are not its work.
+    that the tool does not follow (racecheck ends in an error of its own under cuBLAS, H200).
     """
     short = (line[:_LONGEST] for line in text.splitlines())  # a line of a megabyte is none of the tool's
     lines = [match["text"].rstrip() for line in short if (match := _PREFIX.match(line))]
     summary = _HAZARDS if tool == "racecheck" else _ERRORS
     found = [int(match[1]) for line in lines if (match := summary.search(line))]
     refused = next((match[1] for line in lines if (match := _NO_WORK.search(line))), "")
-    if not found:
-        return SanitizerReport(tool=tool, problem=refused or "it ended without a summary")
-    errors = sum(found)
-    if not errors and refused:
-        return SanitizerReport(tool=tool, problem=refused)
-    names = frozenset(_WORD.findall(sources))
     reports = _reports(tool, lines)
-    own = [report for report in reports if _kernels(report) & names]
+    if not found or (refused and not reports):
+        return SanitizerReport(tool=tool, problem=refused or "it ended without a summary")
+    names = frozenset(_WORD.findall(sources))
+    own = [report for report in reports if any(_is_own(kernel, names) for kernel in kernels_of(report))]
+    library = sum(1 for r in reports if r not in own and any(_LIBRARY.search(k) for k in kernels_of(r)))
+    errors = sum(found)
     # The tool shows the first few errors and counts them all.
     count = errors if own and len(own) == len(reports) else min(len(own), errors)
+    library = min(library, errors - count)
     return SanitizerReport(
         tool=tool,
         errors=errors,
         own=count,
+        library=library,
         first=_one_line(own[0]) if own else "",
         unread=clean("\n".join(lines[:_UNREAD]), _LONGEST) if errors > count else "",
     )
 
 
-def _kernels(report: list[str]) -> set[str]:
-    """Names of the kernels that a report blames: the last word before template arguments and parameters."""
-    found = [match["name"] for line in report if (match := _KERNEL.search(line))]
-    words = [_WORD.findall(re.split(r"[<(]", name, maxsplit=1)[0]) for name in found]
-    return {each[-1] for each in words if each}
+def kernels_of(report: list[str]) -> list[str]:
+    """The kernels that a report blames, with their namespaces, without types, arguments and offsets."""
+    found = []
+    for match in filter(None, map(_KERNEL.match, report)):
+        name = _UNNAMED.sub("", match["name"]).split("+0x")[0].removeprefix("void ")
+        found.append(re.split(r"[<(]", name, maxsplit=1)[0].strip())
+    return found
+
+
+def _is_own(kernel: str, names: frozenset[str]) -> bool:
+    words = _WORD.findall(kernel)
+    if not words:
+        return False
+    if kernel.startswith(_CUTE):
+        return any(len(name) > 3 and f"_{name}_" in f"{kernel}_" for name in names)
+    return words[-1] in names
 
 
 def _reports(tool: str, lines: list[str]) -> list[list[str]]:
@@ -94,5 +110,5 @@ def _reports(tool: str, lines: list[str]) -> list[list[str]]:
 
 
 def _one_line(report: list[str]) -> str:
-    where = next((m["name"] for line in report[1:] if (m := _KERNEL.search(line))), "")
-    return f"{report[0]}{f' in {where}' if where else ''}"[:300]
+    where = next(iter(kernels_of(report)), "")
+    return f"{report[0]}{f' in {where}' if where and where not in report[0] else ''}"[:300]

@@ -53,7 +53,34 @@ MANY = """\
 =========
 ========= ERROR SUMMARY: 112 errors
 """
-SOURCES = "__global__ void scale_kernel(float *x, int n) {}\n__global__ void reduce(float *x) {}"
+TRITON = """\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ read of size 4 bytes
+=========     at scale_kernel+0xec0 in matmul.py:43
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Access at 0x7f1200000080 is out of bounds
+=========     and is 1,025 bytes after the nearest allocation at 0x7f1200000000 of size 1,024 bytes
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: main in time.py:12 [0x1234]
+=========
+========= ERROR SUMMARY: 1 error
+"""
+ELSEWHERE = TRITON.replace("scale_kernel+0xec0 in matmul.py:43", "void <unnamed>::any_library<float>(T1 *)+0x70")
+UNNAMED = TRITON.replace("scale_kernel+0xec0 in matmul.py:43", "void <unnamed>::scale_kernel<float>(T1 *)+0x70")
+OLD = TRITON.replace("scale_kernel+0xec0 in matmul.py:43", "0x70 in /tmp/k.cu:12:scale_kernel(float *, int)")
+LOCAL = TRITON.replace("Invalid __global__ read of size 4 bytes", "Out-of-range shared or local address")
+CUTE = TRITON.replace("scale_kernel+0xec0 in matmul.py:43", "kernel_cutlass_scale_kernel_tensorptrf32_0+0x10")
+BROKEN = """\
+========= COMPUTE-SANITIZER
+========= Internal Sanitizer Error: The Sanitizer failed to handle a hardware exception.
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+SOURCES = """\
+import time  # bytes, py, void
+__global__ void scale_kernel(float *x, int n) {}
+__global__ void reduce(float *x) {}
+"""
 TORCHS = """\
 ========= COMPUTE-SANITIZER
 ========= Error: Race reported between Write access at void at::native::reduce_kernel<512>(T3)+0x90
@@ -64,24 +91,36 @@ TORCHS = """\
 
 
 @pytest.mark.parametrize(
-    ("tool", "text", "own", "others", "first"),
+    ("tool", "text", "own", "library", "unknown", "first"),
     [
-        ("memcheck", CLEAN, 0, 0, ""),
-        ("memcheck", WRITE, 1, 0, "Invalid __global__ write of size 4 bytes in scale_kernel(float *, int)"),
-        ("memcheck", MANY, 112, 0, "Invalid __global__ write of size 4 bytes in void mine::scale_kernel"),
-        ("racecheck", RACE, 1, 0, "Error: Race reported between Write access"),
-        ("racecheck", TORCHS, 0, 1, ""),
-        ("racecheck", CUBLAS, 0, 1, ""),
-        ("memcheck", "noise of the program\n" + WRITE + CLEAN, 1, 0, "Invalid __global__ write"),
+        ("memcheck", CLEAN, 0, 0, 0, ""),
+        ("memcheck", WRITE, 1, 0, 0, "Invalid __global__ write of size 4 bytes in scale_kernel"),
+        ("memcheck", MANY, 112, 0, 0, "Invalid __global__ write of size 4 bytes in mine::scale_kernel"),
+        ("memcheck", TRITON, 1, 0, 0, "Invalid __global__ read of size 4 bytes in scale_kernel"),
+        ("memcheck", ELSEWHERE, 0, 0, 1, ""),
+        ("memcheck", UNNAMED, 1, 0, 0, "Invalid __global__ read"),
+        ("memcheck", OLD, 1, 0, 0, "Invalid __global__ read"),
+        ("memcheck", LOCAL, 1, 0, 0, "Out-of-range shared or local address"),
+        ("memcheck", CUTE, 1, 0, 0, "Invalid __global__ read"),
+        ("racecheck", RACE, 1, 0, 0, "Error: Race reported between Write access"),
+        ("racecheck", TORCHS, 0, 1, 0, ""),
+        ("racecheck", CUBLAS, 0, 0, 1, ""),
+        ("memcheck", "noise of the program\n" + WRITE + CLEAN, 1, 0, 0, "Invalid __global__ write"),
     ],
 )
 def test_only_errors_in_kernels_that_the_sources_name_are_the_candidates(
-    tool: str, text: str, own: int, others: int, first: str
+    tool: str, text: str, own: int, library: int, unknown: int, first: str
 ) -> None:
     report = parse_report(tool, text, SOURCES)
-    assert (report.own, report.others, report.problem) == (own, others, "")
+    assert (report.own, report.library, report.unknown, report.problem) == (own, library, unknown, "")
     assert report.first.startswith(first)
-    assert bool(report.unread) is bool(others)
+    assert bool(report.unread) is bool(library or unknown)
+
+
+def test_an_error_of_the_tools_own_is_why_it_could_not_look() -> None:
+    assert "failed to handle" in parse_report("racecheck", BROKEN, SOURCES).problem
+    found = concluded([parse_report("racecheck", CUBLAS, SOURCES)], "w")
+    assert not found.reason and "1 errors that nobody could be blamed for" in found.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +148,7 @@ def test_the_first_error_decides_and_an_unusable_tool_is_a_note() -> None:
     unusable = concluded([SanitizerReport(tool="memcheck", problem="Device not supported")], "w")
     assert not unusable.reason and unusable.notes == ["memcheck could not look: Device not supported"]
     theirs = concluded([parse_report("racecheck", TORCHS, SOURCES)], "w")
-    assert not theirs.reason and "1 found in kernels that are not the candidate's" in theirs.notes[0]
+    assert not theirs.reason and "nothing found on the smallest workload (1 in library kernels)" in theirs.notes[0]
 
 
 def test_only_kernels_of_the_candidates_own_are_looked_at() -> None:
@@ -119,7 +158,8 @@ def test_only_kernels_of_the_candidates_own_are_looked_at() -> None:
     assert not wants_sanitizer(python_solution("def run(): pass", definition="", name="x"), gpu)
 
 
-def test_both_tools_leave_api_errors_alone() -> None:
+def test_both_tools_leave_api_errors_and_library_kernels_alone() -> None:
+    assert words("cs", "memcheck").count("--kernel-name-exclude") > 3  # a comma would mean "and"
     assert "--report-api-errors" in words("cs", "memcheck") and "analysis" in words("cs", "racecheck")
 
 
