@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _PAIRS = 4  # blocks of each size, at most
 _CALLS, _CALLS_IF_LARGE = 16, 4
 _BLOCK_S = 0.15  # of the shorter blocks, about
+_FEW_CALLS, _SLOW_BLOCK_S = 4, 1.0
 PRELUDES = (16, 64, 256)
 """Fills before each call: about 0.5, 2 and 8 ms of an H200. The next is taken while a call looks suspicious.
 
@@ -36,6 +37,7 @@ async def device_checks(
     checks: dict[int, TimingCheck] = {}
     try:
         for workload, claim in claimed_ms.items():
+            await trial.breathe()
             for prelude in PRELUDES:
                 check = await _asked(trial, candidate, workload, claim, prelude, fresh=fresh)
                 if check is not None:
@@ -56,7 +58,11 @@ async def _asked(
     counts is compared: a block that skips its work looks quick, and wrong.
     """
     style = candidate.solution.spec.destination_passing_style
-    k = calls_of_check(trial.session.slots[workload], candidate.call_s.get(workload, 0.0))
+    k = calls_of_check(
+        trial.session.slots[workload],
+        drawing_s=min(side.call_s.get(workload, 0.0) for side in (trial.candidate, *trial.rivals)),
+        call_s=trial.candidate.call_s.get(workload, 0.0),
+    )
     await prelude_block(candidate, workload, 2 * k, prelude)
     blocks: list[Block] = []
     check = None
@@ -77,13 +83,17 @@ async def _asked(
     return check
 
 
-def calls_of_check(slots: int, call_s: float) -> int:
+def calls_of_check(slots: int, *, drawing_s: float, call_s: float) -> int:
     """k. Slots are used again within a block, in the stream's order; few calls where the outputs are large.
 
-    Fewer where a call takes long, ``call_s`` with the drawing of its inputs: powers of two, so that what is known
-    of the no-op serves the next candidate as well.
+    Fewer where drawing the inputs takes long, which is what every side's calls take at least (``drawing_s``). What
+    only the candidate's calls take (``call_s``) counts for less: one that dawdled while it was timed would be
+    asked about so few calls that the clock's slack covers a lie. Halved, so that what is known of the no-op serves
+    the next candidate as well.
     """
     k = _CALLS if slots >= _CALLS else max(1, min(_CALLS_IF_LARGE, slots // 2))
-    while k > 1 and k * call_s > _BLOCK_S:
+    while k > 1 and k * drawing_s > _BLOCK_S:
+        k //= 2
+    while k > _FEW_CALLS and k * call_s > _SLOW_BLOCK_S:
         k //= 2
     return k

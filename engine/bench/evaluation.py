@@ -196,7 +196,7 @@ class Trial:
         begin, waited = time.monotonic(), 0.0
         for workload, result in self.results.items():
             await check_rounds(self.candidate, workload, self.plan.rounds, result)
-            waited += await self._breathe()
+            waited += await self.breathe()
         self.phases["correctness"] = time.monotonic() - begin - waited
 
     async def _try_unlisted(self, workload: int) -> None:
@@ -236,8 +236,8 @@ class Trial:
         """Whose overhead the outside clock subtracts; it starts while others compile, if it does not live yet."""
         await self.idle.started(self.candidate.solution.spec.destination_passing_style)
 
-    async def _breathe(self) -> float:
-        """Seconds without the device."""
+    async def breathe(self) -> float:
+        """Lets others have the device for a moment; for how many seconds."""
         begin = time.monotonic()
         if self._turn is not None:
             await self._turn.breathe()
@@ -262,7 +262,7 @@ class Trial:
         timers = {side.timer for side in (self.candidate, *self.rivals)}
         if len(timers) > 1:
             raise Fault("fault.timer", f"two clocks in one comparison: {', '.join(sorted(timers))}")
-        self.timing = await Pairing(self.candidate, self.rivals, self.plan, self.results, self._breathe).run()
+        self.timing = await Pairing(self.candidate, self.rivals, self.plan, self.results, self.breathe).run()
         blocks = self.timing.blocks
         if self.plan.against_reference and "reference" not in blocks:
             # Nobody was timed as the reference because somebody else is it, see ``ProcessBench.evaluate``.

@@ -2,7 +2,8 @@
 
 On the CPU it is the machine's, and is measured once, from pairs of fresh processes. On a GPU it is mostly the
 kernel's: a single kernel repeats within 0.2 % from process to process, a row of small launches, whose gaps count,
-within 3 to 15 % (H200). There a panel of processes measures it, of the starting solution and of every new best.
+within 3 to 20 % (H200). There a panel of processes measures it: of the starting solution, and of a best and its
+challenger where the gain is not far beyond all noise.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 import random
 import time
 from statistics import fmean
+from typing import NamedTuple
 
 from engine.bench.api import EvaluationPlan
 from engine.bench.build import library_of
@@ -97,20 +99,27 @@ async def _panel(sides: list[Contender], lock: DeviceLock) -> list[list[float]]:
         await asyncio.gather(*(side.close() for side in sides))
 
 
-def affordable(seconds: dict[int, float], processes: int) -> list[int]:
-    """The workloads of a panel, from what a call of each takes: the shortest, as many as a round has time for.
+class Cost(NamedTuple):
+    """Of one call: what it claims, which is the kernels' time, and what it takes with drawing its inputs."""
 
-    What differs from process to process is launching, and that weighs least where calls are long: leaving those
-    out can only raise the floor.
+    claimed_s: float
+    taken_s: float
+
+
+def affordable(costs: dict[int, Cost], processes: int) -> list[int]:
+    """The workloads of a panel: those with the shortest kernels first, each that a round still has time for.
+
+    What differs from process to process is launching above all, and that weighs least where kernels are long.
     """
     chosen: list[int] = []
     left = _ROUND_S
-    for workload in sorted(seconds, key=seconds.__getitem__):
-        left -= processes * device_block_size(_PANEL_CALLS, 1, seconds[workload], _PANEL_CALLS) * seconds[workload]
-        if chosen and left < 0:
-            break
-        chosen.append(workload)
-    return sorted(chosen)
+    for workload in sorted(costs, key=costs.__getitem__):
+        taken = costs[workload].taken_s
+        needed = processes * device_block_size(_PANEL_CALLS, 1, taken, _PANEL_CALLS) * taken
+        if needed <= left:
+            chosen.append(workload)
+            left -= needed
+    return sorted(chosen) or [min(costs, key=lambda workload: costs[workload].taken_s)]
 
 
 async def _blocks(sides: list[Contender], workload: int) -> list[float]:
@@ -148,11 +157,11 @@ async def one_pair(sides: list[Contender], lock: DeviceLock, plan: EvaluationPla
         await asyncio.gather(*(side.close() for side in sides))
 
 
-async def _warm(side: Contender, workloads: list[int]) -> dict[int, float]:
-    """A call of each; what it took with its inputs, in seconds."""
-    took: dict[int, float] = {}
+async def _warm(side: Contender, workloads: list[int]) -> dict[int, Cost]:
+    """A call of each."""
+    costs: dict[int, Cost] = {}
     for workload in workloads:
         begin = time.monotonic()
-        await side.run(workload, side.session.draw(workload, 1), FRESH)
-        took[workload] = time.monotonic() - begin
-    return took
+        block = await side.run(workload, side.session.draw(workload, 1), FRESH)
+        costs[workload] = Cost(block.mean_ms / 1e3, time.monotonic() - begin)
+    return costs

@@ -143,7 +143,7 @@ class Guard:
                 solution, plan, incumbent, self._sink(submission, confirming=False)
             )
         evaluation = graded(evaluation, session.scale)
-        decision = keep.decide(evaluation, session.margin, noise)
+        decision = keep.decide(evaluation, session.margin, noise, session.scatter_of(best))
         if decision.outcome is not Outcome.KEEP:
             return decision, evaluation
         self._live(submission, Live.CONFIRMING)
@@ -174,8 +174,8 @@ class Guard:
         again = graded(again, session.scale)
         decision = keep.confirm(decision, again, session.margin, noise)
         if decision.outcome is Outcome.KEEP and not keep.beyond_noise(again, noise):
-            again = await self._with_noise_of_both(submission, solution, best, again)
-            noise = max(noise, session.noise_of(best))
+            again, theirs = await self._with_noise_of_both(submission, solution, best, again)
+            noise = max(noise, theirs)
             decision = keep.confirm(decision, again, session.margin, noise)
         if decision.outcome is Outcome.KEEP:
             again = with_findings(again, await looking)
@@ -195,23 +195,36 @@ class Guard:
 
     async def _with_noise_of_both(
         self, submission: Submission, solution: Solution, best: int, evaluation: Evaluation
-    ) -> Evaluation:
-        """Where noise is the kernel's own: the candidate's, and its best's if nobody has asked for it yet."""
+    ) -> tuple[Evaluation, float]:
+        """Where noise is the kernel's own: the evaluation with the candidate's, and its best's beside it."""
         session = self._session
         try:
             async with self._inside(submission):
                 own = await session.bench.noise_of(solution)
-                if not session.noise_is_known(best):
-                    incumbent = session.incumbent(best, submission.agent).solution
-                    theirs = await session.bench.noise_of(incumbent)
-                    if theirs is not None:
-                        await session.record(ev.NoiseMeasured(candidate=best, noise=theirs))
+                theirs = await self._noise_of_best(submission, best)
         except Fault as fault:
-            return Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail)
+            return Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail), 0.0
         if own is None or evaluation.comparison is None:
-            return evaluation
+            return evaluation, theirs
         comparison = msgspec.structs.replace(evaluation.comparison, noise=own)
-        return msgspec.structs.replace(evaluation, comparison=comparison)
+        return msgspec.structs.replace(evaluation, comparison=comparison), theirs
+
+    async def _noise_of_best(self, submission: Submission, best: int) -> float:
+        """Measured when the best is challenged for the first time; its trouble is none of the challenger's.
+
+        It may not raise the bar beyond what a gain must exceed not to be asked: no best is safe by being erratic.
+        """
+        session = self._session
+        if session.noise_is_known(best):
+            return session.noise_of(best)
+        try:
+            found = await session.bench.noise_of(session.incumbent(best, submission.agent).solution)
+        except Fault as fault:
+            log.warning("the noise of #%d was not measured: %s", best, fault.message)
+            found = session.baselines.noise
+        noise = min(found or 0.0, keep.BEYOND_NOISE)
+        await session.record(ev.NoiseMeasured(candidate=best, noise=noise))
+        return noise
 
     @asynccontextmanager
     async def _inside(self, submission: Submission) -> AsyncIterator[None]:
@@ -331,7 +344,8 @@ class Guard:
         session = self._session
         noise = evaluation.comparison.noise if evaluation is not None and evaluation.comparison else 0.0
         lesson = self._lesson(submission, past, verdict)
-        margin = keep.effective_margin(session.margin, session.noise_of(session.agents[verdict.agent].state.best))
+        scatter = session.scatter_of(session.agents[verdict.agent].state.best)
+        margin = keep.effective_margin(session.margin, scatter)
         learnt = win_of(lesson) or trap_of(lesson, keep.BAND * margin)
         write = None
         if learnt is not None:

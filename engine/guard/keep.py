@@ -18,7 +18,7 @@ from engine.records import Comparison, Evaluation, Outcome
 
 BAND = 2.0  # near-best band, in margins
 BEYOND_NOISE = 0.5
-"""A gain from which on a kernel's own noise is not asked for: it was never seen above 0.15 (H200)."""
+"""A gain from which on a kernel's own noise is not asked for: it was never seen above 0.2 (H200)."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +47,11 @@ def accept_threshold(margin: float) -> float:
     return -math.log1p(BAND * margin)
 
 
-def decide(evaluation: Evaluation, margin: float, noise: float | None = None) -> Decision:
+def decide(evaluation: Evaluation, margin: float, noise: float | None = None, scatter: float = 0.0) -> Decision:
     """The outcome of one evaluation against the agent's best. A KEEP is provisional: see :func:`confirm`.
+
+    ``scatter``: by how much equals may differ, a fraction, where that is more than the noise that is known; it
+    widens the near-best band and nothing else.
 
     ``margin`` and ``noise`` are fractions (0.02 is 2 %). ``evaluation.comparison.noise`` counts too, so a bench
     that measured more noise now than at the campaign's start raises the bar, never lowers it.
@@ -64,7 +67,7 @@ def decide(evaluation: Evaluation, margin: float, noise: float | None = None) ->
             detail="the bench returned a PASS without a finite comparison against the best",
         )
     bar = effective_margin(margin, max(noise or 0.0, comparison.noise))
-    return _by_speed(comparison, bar)
+    return _by_speed(comparison, bar, max(bar, scatter))
 
 
 def confirm(first: Decision, evaluation: Evaluation, margin: float, noise: float | None = None) -> Decision:
@@ -111,7 +114,7 @@ def _not_a_pass(evaluation: Evaluation) -> Decision | None:
     return Decision(outcome=outcome, reason=evaluation.reason, detail=evaluation.detail)
 
 
-def _by_speed(comparison: Comparison, bar: float) -> Decision:
+def _by_speed(comparison: Comparison, bar: float, band: float) -> Decision:
     ratio = comparison.log_ratio
     text = (
         f"{_percent(ratio)} against the best "
@@ -119,7 +122,7 @@ def _by_speed(comparison: Comparison, bar: float) -> Decision:
     )
     if comparison.lo > keep_threshold(bar):
         return Decision(outcome=Outcome.KEEP, detail=text, correct=True, margin=bar)
-    if ratio >= accept_threshold(bar):
+    if ratio >= accept_threshold(band):
         reason = "keep.unproven" if ratio > keep_threshold(bar) else "keep.near-best"
         return Decision(outcome=Outcome.ACCEPT, reason=reason, detail=text, correct=True, margin=bar)
     return Decision(outcome=Outcome.REVERT, reason="keep.slower", detail=text, correct=True, margin=bar)

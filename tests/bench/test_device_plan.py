@@ -26,18 +26,24 @@ def test_calls_of_a_block(calls: int, pairs: int, call_s: float, slots: int, blo
 
 
 @pytest.mark.parametrize(
-    ("slots", "call_s", "k"),
+    ("slots", "drawing_s", "call_s", "k"),
     [
-        (32, 0.0, 16),
-        (32, 0.001, 16),
-        (32, 0.035, 4),  # drawing two gigabytes for each call
-        (32, 1.0, 1),  # a slow candidate must not hold the device for minutes
-        (6, 0.001, 3),  # large outputs
-        (1, 0.001, 1),
+        (32, 0.0, 0.0, 16),
+        (32, 0.001, 0.001, 16),
+        (32, 0.035, 0.035, 4),  # drawing two gigabytes for each call
+        (32, 0.2, 0.2, 1),
+        (
+            32,
+            0.001,
+            1.0,
+            4,
+        ),  # a slow candidate must not hold the device for minutes, nor dawdle itself out of sight
+        (6, 0.001, 0.001, 3),  # large outputs
+        (1, 0.001, 0.001, 1),
     ],
 )
-def test_blocks_for_the_outside_clock_stay_short(slots: int, call_s: float, k: int) -> None:
-    assert calls_of_check(slots, call_s) == k
+def test_blocks_for_the_outside_clock_stay_short(slots: int, drawing_s: float, call_s: float, k: int) -> None:
+    assert calls_of_check(slots, drawing_s=drawing_s, call_s=call_s) == k
 
 
 @pytest.mark.parametrize("rounds", [1, 3, 5, 12])

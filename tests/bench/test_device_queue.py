@@ -77,6 +77,26 @@ async def test_a_short_turn_is_for_other_processes_not_for_tasks_of_this_one(
     assert first.released is not None and again.acquired - first.released >= 0.05  # others could have had it
 
 
+async def test_who_is_cancelled_while_others_may_have_the_device_leaves_the_queue_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.bench.device_lock._TURN_S", 0.0)
+    monkeypatch.setattr("engine.bench.device_lock._PAUSE_S", 1.0)
+    lock, order = DeviceLock("cpu", folder=tmp_path), list[str]()
+
+    async def breathing() -> None:
+        async with lock.held() as turn:
+            await turn.breathe()
+
+    first = asyncio.create_task(breathing())
+    await asyncio.sleep(0.05)
+    second = asyncio.create_task(_use(lock, "second", order))
+    await asyncio.sleep(0.05)
+    first.cancel()
+    await asyncio.wait_for(asyncio.gather(first, second, return_exceptions=True), 4)
+    assert order == ["second"] and first.cancelled()
+
+
 @pytest.mark.parametrize("holding", [False, True])
 async def test_a_cancelled_task_leaves_the_queue_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holding: bool

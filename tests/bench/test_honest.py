@@ -7,8 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from engine.bench import claims as claims_of
 from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench
+from engine.bench.evaluation import Trial
+from engine.bench.stats import TimingCheck
 from engine.problems.model import Problem
 from engine.problems.solution import Solution, python_solution
 
@@ -132,3 +135,33 @@ async def test_what_a_source_compiled_is_kept_for_it(bench: ProcessBench, candid
     assert kept == ["kept", "present"]
     other = await bench.evaluate(candidate(before + "\nother = 1", body), QUICK)
     assert other.evidence["compile_cache"] == "kept"
+
+
+@pytest.mark.parametrize(
+    ("fresh", "verdict"), [([True, True], "FAIL"), ([True, False], "PASS"), ([False], "PASS")]
+)
+async def test_every_one_of_three_runs_must_contradict_a_claim(
+    bench: ProcessBench, candidate: Make, monkeypatch: pytest.MonkeyPatch, fresh: list[bool], verdict: str
+) -> None:
+    def check(suspect: bool) -> TimingCheck:
+        return TimingCheck(
+            suspect=suspect, weak=False, slope_ms=1.0, excess_ms=0.5, allowed_ms=0.1, below_bound=False
+        )
+
+    answers = iter(fresh)
+
+    async def first_run(trial: Trial, claims: dict[int, float]) -> dict[int, TimingCheck]:
+        await real(trial, claims)
+        return {workload: check(True) for workload in claims}
+
+    async def fresh_run(trial: Trial, claims: dict[int, float]) -> dict[int, TimingCheck]:
+        suspect = next(answers)
+        return {workload: check(suspect) for workload in claims}
+
+    real = claims_of._first_run
+    monkeypatch.setattr(claims_of, "_first_run", first_run)
+    monkeypatch.setattr(claims_of, "_fresh_run", fresh_run)
+    answer = await bench.evaluate(candidate(), EvaluationPlan(rounds=2, min_pairs=3, max_pairs=4, calls=6))
+    assert (answer.verdict, next(answers, None)) == (verdict, None), answer.detail
+    assert answer.reason == ("hack.timing" if verdict == "FAIL" else "")
+    assert any("cleared" in note for note in answer.notes) is (verdict == "PASS")

@@ -20,7 +20,7 @@ from engine.bench.crosscheck import covered, cross_check, device_check
 from engine.bench.evidence import write_evidence
 from engine.bench.keeper import share_memory
 from engine.bench.layout import PAGE, workload_spec
-from engine.bench.noise import affordable
+from engine.bench.noise import Cost, affordable
 from engine.bench.noop import overhead_of
 from engine.bench.plan_calls import FRESH, HIDDEN, REFILLED, block_size, style_of_round
 from engine.bench.reasons import missing_package, reason_of, status_of, verdict_of
@@ -161,15 +161,16 @@ def test_a_pair_counts_only_if_the_clock_stood_still(readings: list[ClockReading
 
 
 @pytest.mark.parametrize(
-    ("seconds", "measured"),
+    ("costs", "measured"),
     [
-        ({0: 0.001, 1: 0.002}, [0, 1]),
-        ({0: 0.5, 1: 0.001, 2: 0.002}, [1, 2]),  # five processes with half a second each are too much
-        ({0: 0.9, 1: 0.8}, [1]),
+        ({0: Cost(0.0001, 0.001), 1: Cost(0.001, 0.002)}, [0, 1]),
+        ({0: Cost(0.4, 0.5), 1: Cost(0.0001, 0.001), 2: Cost(0.001, 0.002)}, [1, 2]),  # half a second, five times
+        ({0: Cost(0.0001, 0.9), 1: Cost(0.3, 0.01)}, [1]),  # a short kernel whose inputs take long to draw
+        ({0: Cost(0.8, 0.9), 1: Cost(0.7, 0.8)}, [1]),  # one at any price
     ],
 )
-def test_a_panel_leaves_the_longest_calls_out(seconds: dict[int, float], measured: list[int]) -> None:
-    assert affordable(seconds, 5) == measured
+def test_a_panel_leaves_the_longest_calls_out(costs: dict[int, Cost], measured: list[int]) -> None:
+    assert affordable(costs, 5) == measured
 
 
 def test_the_noise_of_a_panel_is_what_processes_differ_by_not_what_rounds_scatter() -> None:

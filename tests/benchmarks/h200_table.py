@@ -31,6 +31,7 @@ from typing import Any
 from scratch import own_home
 
 ROOT = Path(__file__).resolve().parents[2]
+COMPARE_S = 25.0  # kept for the comparison of each row
 sys.path.insert(0, str(ROOT))
 
 SHARED = (
@@ -210,7 +211,7 @@ def text(row: dict[str, Any]) -> str:
 
 
 class Table:
-    """Rows as they are done. Each worker has one thread for campaigns and one for comparisons."""
+    """Rows as they are done: each worker's campaigns, then its comparisons."""
 
     def __init__(self, problems: list[str], options: argparse.Namespace) -> None:
         self.options, self.deadline = options, time.monotonic() + options.limit_s
@@ -239,15 +240,18 @@ class Table:
                 _, out, err = kernelarc(["doctor", "--measure", "--device", device, "--json"], share, 90)
                 print(f"{device} ceilings {str(document(out).get('ceilings'))[:600] or err[-300:]}", flush=True)
             runs: list[tuple[Row, Future[Path | None]]] = []
-            while time.monotonic() < self.deadline - 60 * self.options.minutes:
+            while time.monotonic() < self.deadline - 60 * self.options.minutes - COMPARE_S * (len(runs) + 1):
                 try:
                     row = Row(self._waiting.get_nowait(), device, share, self.options)
                 except queue.Empty:
                     break
                 runs.append((row, campaigns.submit(row.campaign, Path(folder))))
-                wait([runs[-1][1]], timeout=60 * self.options.minutes - self.options.overlap_s)
+                overlap_s = self.options.overlap_s
+                wait([runs[-1][1]], timeout=60 * self.options.minutes - overlap_s if overlap_s else None)
             for row, run in runs:
-                self._compared(row, run.result(), Path(folder))
+                if (error := run.exception()) is not None:
+                    row.found["trouble"] = repr(error)
+                self._compared(row, None if error is not None else run.result(), Path(folder))
 
     def _compared(self, row: Row, best: Path | None, scratch: Path) -> None:
         if best is not None:

@@ -27,8 +27,9 @@ MEASURED = Ceilings(
 
 
 class GpuBench(FakeBench):
-    def __init__(self, problem: Problem, device: str, scratch: Path) -> None:
+    def __init__(self, problem: Problem, device: str, scratch: Path, noise: float = 0.001) -> None:
         super().__init__(problem, device, scratch, delay_s=0.02)
+        self.noise = noise
         self.device = DeviceFacts(kind="cuda", name="NVIDIA H200", uuid="GPU-1")
         self.compile_s: list[float] = []
 
@@ -36,7 +37,9 @@ class GpuBench(FakeBench):
         self.compile_s.append(compile_s)
         found = await super().measure_baselines(seed, on_phase)
         row = WorkloadResult(uuid="w1", status="PASSED", latency_ms=1.0, reference_latency_ms=1.0)
-        return msgspec.structs.replace(found, workloads=[row], compile_ms={"w1": 0.5}, compile_mode="default")
+        return msgspec.structs.replace(
+            found, workloads=[row], compile_ms={"w1": 0.5}, compile_mode="default", noise=self.noise
+        )
 
 
 @pytest.fixture
@@ -156,3 +159,23 @@ async def test_a_gain_beyond_all_noise_is_not_held_up_and_its_noise_counts_once_
     told = [(e.outcome, e.reason) for e in run.events(ev.Verdict)]
     assert told == [("KEEP", ""), ("ACCEPT", "keep.unconfirmed"), ("ACCEPT", "keep.near-best"), ("KEEP", "")]
     assert summary.noise_of == {1: 0.2, 4: 0.01}
+
+
+async def test_no_best_is_safe_by_being_erratic_or_by_failing_when_it_is_challenged(
+    lab: Any, seen: list[str]
+) -> None:
+    erratic = on_a_gpu(lab, "ms=0.5 noise=9.0", "ms=0.4 noise=0.01", "ms=0.3 noise=0.01")
+    assert (await erratic.run()).noise_of == {1: 0.5, 3: 0.01}
+    assert [e.outcome for e in erratic.events(ev.Verdict)] == ["KEEP", "ACCEPT", "KEEP"]
+    failing = on_a_gpu(lab, "ms=0.5 noise=broken", "ms=0.4 noise=0.01")
+    assert (await failing.run()).noise_of == {1: 0.001, 2: 0.01}
+    assert [e.outcome for e in failing.events(ev.Verdict)] == ["KEEP", "KEEP"]
+
+
+async def test_equals_of_a_best_whose_noise_is_not_known_are_no_traps(lab: Any, seen: list[str]) -> None:
+    run = on_a_gpu(lab, "ms=0.5", "ms=0.53")
+    run._open_bench = lambda *given: setattr(run, "bench", GpuBench(*given, noise=0.1)) or run.bench
+    await run.run()
+    assert [(e.outcome, e.reason) for e in run.events(ev.Verdict)] == [("KEEP", ""), ("ACCEPT", "keep.near-best")]
+    with run.reader() as reader:
+        assert [row.kind for row in reader.memory()] == ["win"]
