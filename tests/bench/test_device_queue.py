@@ -47,34 +47,28 @@ async def test_what_is_urgent_comes_first(tmp_path: Path) -> None:
     assert order == list("CEabd")
 
 
-async def test_who_breathes_goes_to_the_end_of_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.bench.device_lock._OWN_TURN_S", 0.0)
-    order: list[str] = []
-    lock = DeviceLock("cpu", folder=tmp_path)
-    async with lock.held() as turn:
-        waiting = [asyncio.create_task(_use(lock, name, order)) for name in "ab"]
-        await asyncio.sleep(0.05)
-        await turn.breathe()
-        order.append("back")
-    await asyncio.gather(*waiting)
-    assert order == ["a", "b", "back"]
-
-
-async def test_a_short_turn_is_for_other_processes_not_for_tasks_of_this_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("turn", "expected"),
+    [("_OWN_TURN_S", ["a", "b", "back"]), ("_TURN_S", ["back", "a", "b"])],
+    ids=["a long turn goes to the next task", "a short one only to other processes"],
+)
+async def test_who_breathes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: str, expected: list[str]
 ) -> None:
-    monkeypatch.setattr("engine.bench.device_lock._TURN_S", 0.0)
+    monkeypatch.setattr(f"engine.bench.device_lock.{turn}", 0.0)
     order: list[str] = []
     lock = DeviceLock("cpu", folder=tmp_path)
-    async with lock.held() as turn:
+    async with lock.held() as held:
         waiting = [asyncio.create_task(_use(lock, name, order)) for name in "ab"]
         await asyncio.sleep(0.05)
-        await turn.breathe()
+        await held.breathe()
         order.append("back")
     await asyncio.gather(*waiting)
-    assert order == ["back", "a", "b"]
-    first, again = turn.uses
-    assert first.released is not None and again.acquired - first.released >= 0.05  # others could have had it
+    assert order == expected
+    first, again = held.uses
+    assert first.released is not None
+    if turn == "_TURN_S":
+        assert again.acquired - first.released >= 0.05  # time in which others could have had it
 
 
 async def test_who_is_cancelled_while_others_may_have_the_device_leaves_the_queue_as_it_was(
