@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from engine.bench.contender import Block, Contender, Failure
 from engine.bench.correctness import check_one, one_round
 from engine.bench.crosscheck import covered, cross_check, outside_ms
-from engine.bench.device_claims import device_checks
+from engine.bench.device_claims import HIDDEN_MS, device_checks
 from engine.bench.noop import noop_contender, noop_fault, overhead_of
 from engine.bench.overhead import Overhead
 from engine.bench.plan_calls import FRESH, style_of_round
@@ -66,14 +66,23 @@ async def verify_claims(trial: Trial) -> None:
             trial.notes.append("timing: a fresh process cleared what the outside clock first found missing")
         suspects = [w for w in contradicted if not trial.results[w].reason]
     for workload in suspects:
-        check, result = again[workload], trial.results[workload]
-        result.reason = "hack.timing"
-        result.detail = (
-            f"the process claims less time than it took: {check.excess_ms * 1000:.1f} µs per call are "
-            f"missing by the outside clock (allowed {check.allowed_ms * 1000:.1f} µs), in {1 + _FRESH_RUNS} runs"
-        )
+        result = trial.results[workload]
+        result.reason, result.detail = accusation(again[workload], on_gpu=trial.session.on_gpu)
     if not trial.session.on_gpu:
         _count_only_what_is_covered(trial)
+
+
+def accusation(check: TimingCheck, *, on_gpu: bool) -> tuple[str, str]:
+    """Reason and detail for a claim that every run contradicted. Pure."""
+    if on_gpu and check.excess_ms > HIDDEN_MS and not check.below_bound:
+        return "resource.host-time", (
+            f"a call keeps the host busy for {check.excess_ms:.0f} ms beside its kernels' time; more than "
+            f"{HIDDEN_MS:.0f} ms cannot be told from work that is hidden from the clock"
+        )
+    return "hack.timing", (
+        f"the process claims less time than it took: {check.excess_ms * 1000:.1f} µs per call are missing by the "
+        f"outside clock (allowed {check.allowed_ms * 1000:.1f} µs), in {1 + _FRESH_RUNS} runs"
+    )
 
 
 def _count_only_what_is_covered(trial: Trial) -> None:

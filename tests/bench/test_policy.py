@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from engine.bench import compile_cache, wire
+from engine.bench.claims import accusation
 from engine.bench.clocks import ClockReading, disturbance
 from engine.bench.compile_cache import MAX_BYTES, Store, copy_regular
 from engine.bench.contender import Block
@@ -26,7 +27,7 @@ from engine.bench.plan_calls import FRESH, HIDDEN, REFILLED, block_size, style_o
 from engine.bench.reasons import missing_package, reason_of, status_of, verdict_of
 from engine.bench.session import slots_of
 from engine.bench.spotcheck import chosen, spot_checks
-from engine.bench.stats import process_noise_floor
+from engine.bench.stats import TimingCheck, process_noise_floor
 from engine.bench.unlisted import UUID, unlisted_workload
 from engine.problems.axes import resolve_axes
 from engine.problems.model import Problem, SafetensorsInput, ScalarInput
@@ -158,6 +159,25 @@ def reading(mhz: float, *why: str) -> ClockReading:
 def test_a_pair_counts_only_if_the_clock_stood_still(readings: list[ClockReading], says: str) -> None:
     found = disturbance(readings)
     assert says in found and bool(found) == bool(says)
+
+
+@pytest.mark.parametrize(
+    ("excess_ms", "on_gpu", "below_bound", "reason"),
+    [
+        (0.5, True, False, "hack.timing"),
+        (500.0, True, False, "resource.host-time"),  # it computes on the host before it launches anything
+        (500.0, True, True, "hack.timing"),
+        (500.0, False, False, "hack.timing"),  # on a CPU all of a call's time is claimed
+    ],
+)
+def test_what_the_host_takes_beside_the_kernels_is_no_lie(
+    excess_ms: float, on_gpu: bool, below_bound: bool, reason: str
+) -> None:
+    check = TimingCheck(
+        suspect=True, weak=False, slope_ms=1.0, excess_ms=excess_ms, allowed_ms=0.1, below_bound=below_bound
+    )
+    found, detail = accusation(check, on_gpu=on_gpu)
+    assert found == reason and f"{excess_ms:.0f}" in detail
 
 
 @pytest.mark.parametrize(
