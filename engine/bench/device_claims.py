@@ -67,7 +67,8 @@ async def _asked(
     style = candidate.solution.spec.destination_passing_style
     k = calls_of_check(
         trial.session.slots[workload],
-        drawing_s=min(side.call_s.get(workload, 0.0) for side in (trial.candidate, *trial.rivals)),
+        drawing_s=trial.session.draw_s(workload)
+        + min(side.call_s.get(workload, 0.0) for side in (trial.candidate, *trial.rivals)),
         call_s=trial.candidate.call_s.get(workload, 0.0),
     )
     await prelude_block(candidate, workload, 2 * k, prelude)

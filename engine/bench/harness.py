@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import importlib.machinery
 import importlib.util
+import math
 import mmap
 import os
 import socket
@@ -127,7 +128,6 @@ class Arena:
         self.memory = mmap.mmap(fd, size, mmap.MAP_SHARED)
         self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
         self.address = self.bytes.data_ptr()
-        self.storage = self.bytes.untyped_storage()
 
     def populate(self, offset: int, size: int) -> None:
         """Fills a slot's page tables before anything in it is timed. An old kernel fills them on first use."""
@@ -135,14 +135,18 @@ class Arena:
             self.memory.madvise(_MADV_POPULATE_WRITE, offset, size)
 
     def tensor(self, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-        """A plain tensor (no view of anything) over the arena's bytes."""
+        """A plain tensor (no view of anything) over these bytes alone: beside them lie inputs of later calls."""
         stride = []
         step = 1
         for extent in reversed(shape):
             stride.append(step)
             step *= max(extent, 1)
         empty = torch.empty(0, dtype=dtype)
-        return empty.set_(self.storage, offset // empty.itemsize, shape, tuple(reversed(stride)))
+        if not math.prod(shape):
+            return empty.reshape(shape)
+        size = math.prod(shape) * empty.itemsize
+        own = torch.frombuffer(self.memory, dtype=torch.uint8, count=size, offset=offset).untyped_storage()
+        return empty.set_(own, 0, shape, tuple(reversed(stride)))
 
 
 class Caller:

@@ -108,7 +108,9 @@ class Judge:
         entrypoint = None
         if self.definition.custom_inputs_entrypoint:
             entrypoint = getattr(self.module, self.definition.custom_inputs_entrypoint, None)
-        given = {} if fresh or self.tells_seeds else self._pool.take(workload)
+        # What the problem's own code makes must come out of its seed again, whenever it is asked for.
+        pooled = self.specs[workload].seeded or entrypoint is None
+        given = self._pool.take(workload) if pooled and not (fresh or self.tells_seeds) else {}
         try:
             values = make_inputs(
                 self.definition,
@@ -129,7 +131,7 @@ class Judge:
         self._check_shapes(workload, values)
         if self.problem.workloads[workload].uuid == UUID and not self.tells_seeds:
             values = self._unpublished(workload, values, seed)
-        if not given and not fresh:
+        if pooled and not given and not fresh:
             named = zip(values, self.specs[workload].inputs, strict=True)
             self._pool.keep(workload, {item.name: value for value, item in named if item.blends})
         self._remember(key, values)
@@ -216,7 +218,9 @@ class Judge:
             # The children draw the tensors themselves, and digests bind what they return.
             return jw.Filled(scalars=[self._scalars(request.workload, call.seed) for call in request.calls])
         scalars: list[list[bool | int | float]] = []
+        draws: list[float] = []
         for call in request.calls:
+            begin, known = time.monotonic(), (request.workload, call.seed) in self._sets
             values = self.base_set(request.workload, call.seed, fresh=not call.shift)
             for index, (value, item) in enumerate(zip(values, spec.inputs, strict=True)):
                 if not item.nbytes:
@@ -225,12 +229,14 @@ class Judge:
                 for side in request.sides:
                     start = self.sides[side].input_bytes.data_ptr() + call.slot * spec.input_stride + item.offset
                     ctypes.memmove(start, host.data_ptr(), item.nbytes)
+            if not known:
+                draws.append(time.monotonic() - begin)
             scalars.append([v for v, item in zip(values, spec.inputs, strict=True) if item.shape is None])
             for side in request.sides if not self.tells_seeds else ():
                 out = self.sides[side].output_bytes.data_ptr() + call.slot * spec.output_stride
                 for output in spec.outputs:
                     ctypes.memset(out + output.offset, poison_of(output.dtype), output.nbytes)
-        return jw.Filled(scalars=scalars)
+        return jw.Filled(scalars=scalars, draw_s=min(draws, default=0.0))
 
     def _scalars(self, workload: int, seed: int) -> list[bool | int | float]:
         """The numbers among the inputs. No tensor is drawn: on a GPU that would disturb the block to come."""

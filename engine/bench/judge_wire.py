@@ -65,9 +65,12 @@ class Forget(msgspec.Struct, frozen=True, tag=True):
 
 
 class Filled(msgspec.Struct, frozen=True, tag=True):
-    """``scalars``: per call, the Python numbers among the arguments, in order."""
+    """``scalars``: per call, the Python numbers among the arguments, in order. ``draw_s``: seconds that the inputs
+    of one call took at least to make, 0 if none were made.
+    """
 
     scalars: list[list[bool | int | float]] = []
+    draw_s: float = 0.0
     reason: str = ""
     detail: str = ""
 

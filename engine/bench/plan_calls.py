@@ -19,6 +19,7 @@ LOOKED_AT = 2
 _LARGE_BYTES = 16 << 20
 _LEAST_S = 0.003  # and not shorter than this
 _BLOCK_S = 0.25  # a timed block is kept about this short
+_DRAW_S = 0.1  # for the inputs of one block, where the problem's own code makes them
 _SLACK_S = 20.0
 
 
@@ -45,17 +46,32 @@ def block_timeout_s(calls: int, call_s: float) -> float:
     return _SLACK_S + 30.0 * calls * call_s
 
 
-def round_inputs(count: int, slots: int | None = None, *, anew: bool = False) -> list[jw.Inputs]:
+def round_inputs(
+    count: int, slots: int | None = None, *, anew: bool = False, by_slot: bool = False
+) -> list[jw.Inputs]:
     """Calls of one block: one base set, each call rotated by another secret odd amount, or a set of its own each.
 
     ``anew``: where a process draws its inputs on its device that costs little, and no call's outputs follow from
-    another's. Each call has a slot of its own, unless there are only ``slots`` of them to take turns.
+    another's. ``by_slot``: what the problem's own code makes cannot be rotated, so each slot has a set of its own.
+    Each call has a slot of its own, unless there are only ``slots`` of them to take turns.
     """
+    if by_slot:
+        sets = [jw.Inputs(slot=n, seed=new_seed(), shift=_new_shift()) for n in range(min(count, slots or count))]
+        return [sets[index % len(sets)] for index in range(count)]
     seed = new_seed()
     return [
-        jw.Inputs(slot=index % (slots or count), seed=new_seed() if anew else seed, shift=secrets.randbits(40) | 1)
+        jw.Inputs(slot=index % (slots or count), seed=new_seed() if anew else seed, shift=_new_shift())
         for index in range(count)
     ]
+
+
+def _new_shift() -> int:
+    return secrets.randbits(40) | 1
+
+
+def calls_to_draw(count: int, draw_s: float) -> int:
+    """Calls of a block whose inputs the problem's own code makes, ``draw_s`` each: all differ, so they are few."""
+    return max(1, min(count, int(_DRAW_S / max(draw_s, 1e-6))))
 
 
 def calls_to_check(count: int, output_bytes: int, *, copied: bool, last_only: bool) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -301,6 +302,7 @@ class JudgeClient:
     def __init__(self, helper: Helper) -> None:
         self.helper = helper
         self.specs: list[wire.WorkloadSpec] = []
+        self.draw_s: dict[int, float] = {}  # what making one set of inputs took last time, by workload
         self._lock = asyncio.Lock()
 
     async def _ask(self, request: msgspec.Struct, kind: type[T], timeout_s: float, fds: Sequence[int] = ()) -> T:
@@ -344,6 +346,8 @@ class JudgeClient:
         filled = await self._ask(jw.Fill(sides=sides, workload=workload, calls=calls), jw.Filled, timeout_s)
         if filled.reason:
             raise Fault(filled.reason, filled.detail)
+        if math.isfinite(filled.draw_s) and filled.draw_s > 0:
+            self.draw_s[workload] = filled.draw_s
         return filled
 
     async def forget(self, side: int) -> None:

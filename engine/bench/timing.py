@@ -14,7 +14,14 @@ from engine.bench.api import EvaluationPlan
 from engine.bench.clocks import disturbance
 from engine.bench.contender import Block, Contender, Failure
 from engine.bench.correctness import Correctness, one_round
-from engine.bench.plan_calls import FIRST_CALL_S, FRESH, block_size, device_block_size, style_of_round
+from engine.bench.plan_calls import (
+    FIRST_CALL_S,
+    FRESH,
+    block_size,
+    calls_to_draw,
+    device_block_size,
+    style_of_round,
+)
 from engine.bench.spotcheck import chosen, spot_checks
 from engine.bench.stats import PairDecision, decide_pairs
 from engine.hardware.quiet import QUIET
@@ -96,12 +103,15 @@ class Pairing:
     def _size(self, workload: int) -> int:
         if self.candidate.reuses_output:
             return 1  # every call but a second one in its block can be named
+        session = self.candidate.session
         slowest = max(side.call_s.get(workload, 0.0) for side in self.sides)
-        slots = self.candidate.session.slots[workload]
-        if self.candidate.session.on_gpu:
+        slots = session.slots[workload]
+        if session.on_gpu:
             block_s = self._budget_s / (self.plan.min_pairs * len(self.workloads) * len(self.sides))
-            return device_block_size(self.plan.calls, self.plan.min_pairs, slowest, slots, block_s)
-        return block_size(self.plan.calls, self.plan.min_pairs, slowest, slots)
+            size = device_block_size(self.plan.calls, self.plan.min_pairs, slowest, slots, block_s)
+        else:
+            size = block_size(self.plan.calls, self.plan.min_pairs, slowest, slots)
+        return calls_to_draw(size, session.draw_s(workload))
 
     async def run(self) -> Timing:
         """Until the decision is clear, the pairs are used up or the time is. Raises :class:`Fault`."""

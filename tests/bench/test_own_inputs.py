@@ -1,0 +1,82 @@
+"""Inputs that nobody can look up: of problems whose own code makes them, and of the calls that come later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine.bench.api import EvaluationPlan
+from engine.bench.bench import ProcessBench
+from engine.bench.plan_calls import calls_to_draw, round_inputs
+from engine.problems.model import CustomInput, Problem
+from engine.problems.solution import Solution, python_solution
+
+from .conftest import make_problem
+
+TIMED = EvaluationPlan(rounds=2, min_pairs=3, max_pairs=4, calls=6)
+GENERATOR = """
+
+def get_inputs(axes_and_scalars, device):
+    rows, cols = axes_and_scalars["rows"], axes_and_scalars["cols"]
+    order = torch.arange(rows * cols, device=device).view(rows, cols) / 100.0
+    return {"x": torch.rand((), device=device) + order, "y": order, "scale": 0.5}
+"""
+ONCE = """
+import torch
+_seen = set()
+
+def run(x, y, scale):
+    key = x.numpy().tobytes()
+    if key in _seen:
+        raise RuntimeError("the same inputs again")
+    _seen.add(key)
+    return torch.softmax(x, dim=-1) * scale + y
+"""
+
+
+def with_generator() -> Problem:
+    problem = make_problem((16,), name="own_inputs")
+    definition = msgspec.structs.replace(
+        problem.definition,
+        custom_inputs_entrypoint="get_inputs",
+        reference=problem.definition.reference + GENERATOR,
+    )
+    inputs = dict.fromkeys(problem.definition.inputs, CustomInput())
+    workloads = [msgspec.structs.replace(workload, inputs=inputs) for workload in problem.workloads]
+    return Problem(definition=definition, workloads=workloads)
+
+
+async def test_no_call_gets_inputs_that_the_process_had_before(tmp_path: Path) -> None:
+    problem = with_generator()
+    bench = ProcessBench(problem, "cpu", tmp_path / "scratch")
+    try:
+        answer = await bench.evaluate(python_solution(ONCE, definition=problem.name, name="once"), TIMED)
+    finally:
+        await bench.close()
+    assert answer.verdict == "PASS", (answer.reason, answer.detail)
+
+
+def test_calls_that_share_a_slot_share_its_inputs() -> None:
+    calls = round_inputs(5, 2, by_slot=True)
+    assert [call.slot for call in calls] == [0, 1, 0, 1, 0]
+    assert len({call.seed for call in calls}) == 2 and calls[0] == calls[2] == calls[4]
+    assert len({call.seed for call in round_inputs(5, by_slot=True)}) == 5
+
+
+def test_a_block_holds_as_many_calls_as_inputs_can_be_made_for() -> None:
+    assert [calls_to_draw(30, seconds) for seconds in (0.0, 0.001, 0.015, 0.5)] == [30, 30, 6, 1]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_beside_an_input_lies_nothing_that_can_be_read(
+    bench: ProcessBench, candidate: Callable[..., Solution]
+) -> None:
+    body = (
+        "try:\n    torch.as_strided(x, (x.numel() + 1,), (1,))\nexcept RuntimeError:\n"
+        "    return torch.softmax(x, dim=-1) * scale + y\nreturn torch.zeros_like(x)"
+    )
+    answer = await bench.evaluate(candidate(body=body), TIMED)
+    assert answer.verdict == "PASS", (answer.reason, answer.detail)
