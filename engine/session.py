@@ -119,14 +119,11 @@ class Session:
 
         Zero where a new best's own is not known yet: it is measured before anybody is kept in its place.
         """
-        own = self.summary.noise_of.get(number)
-        if own is not None:
-            return own
-        return self.baselines.noise if self.noise_is_known(number) else 0.0
+        return self.scatter_of(number) if self.noise_is_known(number) else 0.0
 
     def scatter_of(self, number: int) -> float:
-        """What equals of ``number`` may be off by: :meth:`noise_of`, or the seed's where it is not known."""
-        return self.noise_of(number) if self.noise_is_known(number) else self.baselines.noise
+        """What equals of ``number`` may be off by: its own noise if it was measured, else the seed's."""
+        return self.summary.noise_of.get(number, self.baselines.noise)
 
     def noise_is_known(self, number: int) -> bool:
         """Whether :meth:`noise_of` is of this very kernel, or of a machine whose noise is the same for all."""

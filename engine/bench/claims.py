@@ -158,7 +158,7 @@ async def _fresh_run(trial: Trial, claims: dict[int, float]) -> dict[int, Timing
     candidate = Contender(trial.session, trial.candidate.solution, "candidate")
     candidate.library = trial.candidate.library
     if trial.session.on_gpu:
-        candidate.call_s = dict(trial.candidate.call_s)
+        candidate.call_s = dict(trial.candidate.call_s)  # its blocks may take as long as the first process's
         try:
             await candidate.pin(trial.session.timing_cores)
             return await device_checks(trial, candidate, claims, fresh=True)

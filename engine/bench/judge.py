@@ -109,7 +109,7 @@ class Judge:
         if self.definition.custom_inputs_entrypoint:
             entrypoint = getattr(self.module, self.definition.custom_inputs_entrypoint, None)
         # What the problem's own code makes must come out of its seed again, whenever it is asked for.
-        pooled = self.specs[workload].seeded or entrypoint is None
+        pooled = not self.specs[workload].made
         given = self._pool.take(workload) if pooled and not (fresh or self.tells_seeds) else {}
         try:
             values = make_inputs(
@@ -163,7 +163,7 @@ class Judge:
             self._set_bytes -= bytes_of(dropped)
 
     def _with_rules(self, workload: int, spec: wire.WorkloadSpec) -> wire.WorkloadSpec:
-        """Adds which inputs may be rotated, and whether the seed alone gives all of them."""
+        """Adds which inputs may be rotated, and who makes them: the seed alone, or the problem's own code."""
         sources = self.problem.workloads[workload].inputs
         kinds = [sources.get(item.name, RandomInput()) for item in spec.inputs]
         inputs: list[wire.InputSpec] = []
@@ -175,7 +175,8 @@ class Judge:
             item = msgspec.structs.replace(item, rotates=role in _EXCHANGEABLE, blends=role in _NORMAL and wide)
             inputs.append(item)
         seeded = all(isinstance(kind, RandomInput | ScalarInput) for kind in kinds)
-        return msgspec.structs.replace(spec, inputs=inputs, seeded=seeded)
+        made = bool(self.definition.custom_inputs_entrypoint) and not seeded
+        return msgspec.structs.replace(spec, inputs=inputs, seeded=seeded, made=made)
 
     @staticmethod
     def shift_of(item: wire.InputSpec, call: jw.Inputs) -> int:

@@ -74,9 +74,10 @@ async def _panel(sides: list[Contender], lock: DeviceLock) -> list[list[float]]:
     """Log-times by process and round, the mean over workloads; all processes in turn within a round."""
     session = sides[0].session
     try:
-        await _warm(sides[0], list(range(session.listed)))
+        listed = list(range(session.listed))
+        await _warm(sides[0], listed)
         await sides[0].save_compiled()  # the others need not compile
-        workloads = affordable(await _warm(sides[0], list(range(session.listed))), len(sides))
+        workloads = affordable(await _warm(sides[0], listed), len(sides))
         await asyncio.gather(*(_warm(side, workloads) for side in sides[1:]))
         for side in sides:
             await side.pin(session.timing_cores)

@@ -257,15 +257,11 @@ class Session:
 
     def draw(self, workload: int, count: int, slots: int | None = None) -> list[jw.Inputs]:
         """Inputs that nobody has seen for the calls of one block, see :func:`round_inputs`."""
-        return round_inputs(count, slots, anew=self.tells_seeds(workload), by_slot=self.makes_own(workload))
-
-    def makes_own(self, workload: int) -> bool:
-        """Whether the problem's own code makes inputs, of which no others can be made by rotating."""
-        return bool(self.problem.definition.custom_inputs_entrypoint) and not self.specs[workload].seeded
+        return round_inputs(count, slots, anew=self.tells_seeds(workload), by_slot=self.specs[workload].made)
 
     def draw_s(self, workload: int) -> float:
-        """Seconds that making the inputs of one call takes, where :meth:`makes_own`; else nothing is known."""
-        return self.judge.draw_s.get(workload, 0.0) if self.makes_own(workload) else 0.0
+        """Seconds that making the inputs of one call takes, where the problem's own code does; else 0."""
+        return self.judge.draw_s.get(workload, 0.0) if self.specs[workload].made else 0.0
 
     def sides_that_fit(self, wanted: int) -> int:
         """How many processes may hold their calls in flight at once, of ``wanted``; three are planned for."""

@@ -59,6 +59,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     input_stride: int
     output_stride: int
     seeded: bool = True  # whoever holds the seed can build the inputs; else their bytes travel
+    made: bool = False  # by the problem's own code: no other inputs can be made of them by rotating
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from engine.records import Comparison, Evaluation, Outcome
 
 BAND = 2.0  # near-best band, in margins
 BEYOND_NOISE = 0.5
-"""A gain from which on a kernel's own noise is not asked for: it was never seen above 0.2 (H200)."""
+"""A gain from which on a kernel's own noise is not asked for: it was never seen above 0.21 (H200)."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

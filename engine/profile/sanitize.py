@@ -32,6 +32,9 @@ _LIBRARIES = ("at::native", "2at6native", "cublas", "cutlass", "nvjet", "xmma", 
 # Languages whose kernels are the candidate's own; what torch compiles itself is not looked at.
 _OWN_KERNELS = frozenset({"triton", "cute_dsl", "cutile", *CPP_LANGUAGES})
 
+# Whose own kernels are called after CUTLASS.
+_CUTLASS = frozenset({"cute_dsl", "cutlass"})
+
 
 class Sanitized(msgspec.Struct, frozen=True, kw_only=True):
     """``reason`` empty: nothing was found, or nothing could be looked for; ``notes`` say which."""
@@ -50,11 +53,12 @@ def find_sanitizer() -> str | None:
     return shutil.which("compute-sanitizer") or next((place for place in _PLACES if Path(place).is_file()), None)
 
 
-def words(tool: str, check: str) -> list[str]:
+def words(tool: str, check: str, languages: Sequence[str] = ()) -> list[str]:
     """The command line in front of the program. API calls that fail are how torch asks: they are no errors."""
+    left_out = [part for part in _LIBRARIES if part != "cutlass" or not _CUTLASS.intersection(languages)]
     return [
         *(tool, "--tool", check, "--report-api-errors", "no", "--target-processes", "application-only"),
-        *(word for part in _LIBRARIES for word in ("--kernel-name-exclude", f"kns={part}")),
+        *(word for part in left_out for word in ("--kernel-name-exclude", f"kns={part}")),
         *("--print-limit", "64", "--error-exitcode", "0"),
         *(("--racecheck-report", "analysis") if check == "racecheck" else ()),
     ]
@@ -101,7 +105,8 @@ async def _looked(runs: Mapping[str, _Watched], tool: str) -> list[SanitizerRepo
             run.folder.chmod(0o755)
             await step(check, run.lay_out())
             if check not in failed:
-                talk = run.talk(words(tool, check), counters=True, cold=True)
+                languages = run.solution.spec.languages
+                talk = run.talk(words(tool, check, languages), counters=True, cold=True)
                 talks[check] = await stack.enter_async_context(talk)
         await asyncio.gather(*(step(check, talk.ready()) for check, talk in talks.items()))
         async with next(iter(runs.values())).lock().held(urgent=True):

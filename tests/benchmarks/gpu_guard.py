@@ -1,6 +1,6 @@
 """Is the guard fast, repeatable and fair on this GPU? Whole processes, ten evaluations in a row, compiled kernels.
 
-    python tests/benchmarks/gpu_guard.py [--device cuda:0] [--only cold repeat compiled] [--problem FOLDER]
+    python tests/benchmarks/gpu_guard.py [--device cuda:0] [--only cold repeat compiled]
 
 ``cold``: ``kernelarc evaluate`` as a user starts it, ten rounds and fifty calls, the same kernel twice (compiling
 is printed apart). ``repeat``: how far the latency of one kernel moves over ten evaluations, each with a process of
@@ -9,14 +9,11 @@ its own. ``compiled``: honest ``torch.compile`` kernels; none may raise an alarm
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
 from h200_first_run import TRITON, rms_problem  # noqa: E402
-from scratch import own_home  # noqa: E402
+from scratch import run_parts  # noqa: E402
 
 COMPILED = (
     "swiglu_bf16",
@@ -59,25 +56,29 @@ def cold(scratch: Path, device: str) -> None:
             kernels.append(scratch / f"kernel-{len(rows)}-{index}.py")
             kernels[-1].write_text(TRITON + f"# {index}\n")
         for count in (1, 2):
-            arguments = ["evaluate", str(problem), *map(str, kernels[:count]), "--device", device, "--json"]
-            begin = time.monotonic()
-            done = subprocess.run(
-                [sys.executable, "-m", "kernelarc_tui", *arguments], capture_output=True, text=True, check=False
-            )
-            seconds = time.monotonic() - begin
-            print(f"{len(rows)} workloads, {count} kernels: whole process {seconds:.2f} s", flush=True)
-            print(_phases(done.stdout), flush=True)
+            seconds, said = evaluated(problem, kernels[:count], device)
+            print(f"{len(rows)} workloads, {count} kernels: whole process {seconds:.2f} s\n{said}", flush=True)
 
 
-def _phases(text: str) -> str:
+def evaluated(problem: Path, kernels: list[Path], device: str) -> tuple[float, str]:
+    """Seconds of one ``kernelarc evaluate`` as a user starts it, and what it said of each kernel."""
+    arguments = ["evaluate", str(problem), *map(str, kernels), "--device", device, "--json"]
+    begin = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelarc_tui", *arguments], capture_output=True, text=True, check=False
+    )
+    return time.monotonic() - begin, _phases(done.stdout, done.stderr)
+
+
+def _phases(text: str, errors: str) -> str:
     try:
         found = json.loads(text.strip().splitlines()[-1])
     except (ValueError, IndexError):
-        return f"no answer: {text[-300:]}"
+        return f"no answer: {(errors or text)[-300:]}"
     documents = found if isinstance(found, list) else [found]
     return "\n".join(
-        f"    {d['verdict']} {d['reason']} {d['wall_s']:.2f} s of which compiling {d['phases_s']['compile']:.2f} "
-        f"{d['phases_s']}"
+        f"    {d['verdict']} {d['reason']} {d['detail'][:300]} {d['wall_s']:.2f} s "
+        f"of which compiling {d['phases_s']['compile']:.2f} {d['phases_s']}"
         for d in documents
     )
 
@@ -140,22 +141,12 @@ async def compiled(scratch: Path, device: str) -> None:
     print(f"{alarms} alarms in {made} honest compiled kernels")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--only", nargs="*", default=["cold", "repeat", "compiled"])
-    args = parser.parse_args()
-    own_home("kernelarc-gpu-guard-home-")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    with tempfile.TemporaryDirectory(prefix="kernelarc-gpu-guard-") as folder:
-        scratch = Path(folder)
-        if "cold" in args.only:
-            cold(scratch, args.device)
-        if "repeat" in args.only:
-            asyncio.run(repeat(scratch, args.device))
-        if "compiled" in args.only:
-            asyncio.run(compiled(scratch, args.device))
-
-
 if __name__ == "__main__":
-    main()
+    run_parts(
+        __doc__,
+        {
+            "cold": cold,
+            "repeat": lambda folder, device: asyncio.run(repeat(folder, device)),
+            "compiled": lambda folder, device: asyncio.run(compiled(folder, device)),
+        },
+    )

@@ -9,13 +9,8 @@ reads beyond its input and one whose threads race, beside the right one; each mu
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -24,9 +19,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
-from gpu_guard import write_problem  # noqa: E402
+from gpu_guard import evaluated, write_problem  # noqa: E402
 from h200_first_run import TRITON, rms_problem  # noqa: E402
-from scratch import own_home  # noqa: E402
+from scratch import run_parts  # noqa: E402
 
 KERNEL = """
 __global__ void rms(const float *x, const float *w, float *y, float eps, int n) {
@@ -78,29 +73,8 @@ def builds(scratch: Path, device: str, source: str, word: str) -> None:
     file = scratch / f"{word}.cu"
     file.write_text(source)
     for which in ("first", "cached"):
-        begin = time.monotonic()
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "kernelarc_tui",
-                "evaluate",
-                str(problem),
-                str(file),
-                "--device",
-                device,
-                "--json",
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        try:
-            answer = json.loads(done.stdout.strip().splitlines()[-1])
-            said = f"{answer['verdict']} {answer['reason']} {answer['detail'][:300]} {answer['phases_s']}"
-        except (ValueError, IndexError):
-            said = f"no answer: {done.stderr[-300:]}"
-        print(f"{word}, {which}: whole process {time.monotonic() - begin:.2f} s, {said}", flush=True)
+        seconds, said = evaluated(problem, [file], device)
+        print(f"{word}, {which}: whole process {seconds:.2f} s\n{said}", flush=True)
 
 
 async def watched(device: str) -> None:
@@ -142,21 +116,12 @@ async def watched(device: str) -> None:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--only", nargs="*", default=["extension", "plain", "sanitizer"])
-    args = parser.parse_args()
-    own_home("kernelarc-gpu-native-home-")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    with tempfile.TemporaryDirectory(prefix="kernelarc-gpu-native-") as folder:
-        if "extension" in args.only:
-            builds(Path(folder), args.device, EXTENSION, "extension")
-        if "plain" in args.only:
-            builds(Path(folder), args.device, plain(RIGHT), "plain")
-        if "sanitizer" in args.only:
-            asyncio.run(watched(args.device))
-
-
 if __name__ == "__main__":
-    main()
+    run_parts(
+        __doc__,
+        {
+            "extension": lambda folder, device: builds(folder, device, EXTENSION, "extension"),
+            "plain": lambda folder, device: builds(folder, device, plain(RIGHT), "plain"),
+            "sanitizer": lambda folder, device: asyncio.run(watched(device)),
+        },
+    )

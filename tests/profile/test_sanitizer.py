@@ -160,6 +160,8 @@ def test_only_kernels_of_the_candidates_own_are_looked_at() -> None:
 
 def test_both_tools_leave_api_errors_and_library_kernels_alone() -> None:
     assert words("cs", "memcheck").count("--kernel-name-exclude") > 3  # a comma would mean "and"
+    assert "kns=cutlass" in words("cs", "memcheck", ["triton"])
+    assert "kns=cutlass" not in words("cs", "memcheck", ["cute_dsl"])  # there they are the candidate's own
     assert "--report-api-errors" in words("cs", "memcheck") and "analysis" in words("cs", "racecheck")
 
 
