@@ -1,13 +1,15 @@
 """How often the guard keeps an identical kernel (never, it should be) and a truly faster one (nearly always).
 
     python tests/benchmarks/aa_power.py [--device cpu|cuda] [--aa 300] [--power 100] [--gain 0.10] [--beside]
-        [--limit-s S]
+        [--parallel N] [--limit-s S]
 
 One trial is one keep decision as a campaign makes it: evaluation against the incumbent, and if it says KEEP the
 confirmation in fresh processes. The noise floor is measured first, as when a campaign starts. ``--beside`` keeps a
-compiler-like load running on the other cores. A gain g is built exactly: the incumbent repeats the same block of
-work n times, the candidate n·(1 - g/(1+g)) times; on a GPU inside one Triton kernel of about 60 µs. Everything is
-random by the operating system's entropy, as in a campaign: there is no seed that a run could be lucky with.
+compiler-like load running on the other cores; ``--parallel`` makes so many decisions side by side, as the agents of
+a campaign do: one at a time has the device, processes start beside it. A gain g is built exactly: the incumbent
+repeats the same block of work n times, the candidate n·(1 - g/(1+g)) times; on a GPU inside one Triton kernel of
+about 60 µs. Everything is random by the operating system's entropy, as in a campaign: there is no seed that a run
+could be lucky with.
 """
 
 from __future__ import annotations
@@ -106,23 +108,30 @@ def load_beside(wanted: bool) -> Iterator[None]:
 class Series:
     """Decisions against one incumbent, as a campaign's guard makes them."""
 
-    def __init__(self, bench: Any, incumbent: Any, margin: float, noise: float, deadline: float) -> None:
+    def __init__(
+        self, bench: Any, incumbent: Any, margin: float, noise: float, *, parallel: int, deadline: float
+    ) -> None:
         self.bench, self.incumbent, self.margin, self.noise = bench, incumbent, margin, noise
-        self.deadline = deadline
+        self.parallel, self.deadline = parallel, deadline
 
     async def run(self, name: str, count: int, candidate: Any) -> tuple[int, int]:
         """(KEEPs, decisions made)."""
         outcomes: dict[str, int] = {}
-        ratios = []
+        ratios: list[float] = []
         begin = time.monotonic()
-        for _ in range(count):
-            if time.monotonic() > self.deadline:
-                break
-            outcome, ratio = await self._decide(candidate)
-            outcomes[outcome] = outcomes.get(outcome, 0) + 1
-            ratios.append(ratio)
-            if len(ratios) % 25 == 0:
-                print(f"  {len(ratios)}: {outcomes}, {time.monotonic() - begin:.0f} s", flush=True)
+        waiting = iter(range(count))
+
+        async def decide() -> None:
+            for _ in waiting:
+                if time.monotonic() > self.deadline:
+                    return
+                outcome, ratio = await self._decide(candidate)
+                outcomes[outcome] = outcomes.get(outcome, 0) + 1
+                ratios.append(ratio)
+                if len(ratios) % 25 == 0:
+                    print(f"  {len(ratios)}: {outcomes}, {time.monotonic() - begin:.0f} s", flush=True)
+
+        await asyncio.gather(*(decide() for _ in range(self.parallel)))
         made = len(ratios)
         spread = statistics.pstdev(ratios) if made > 1 else 0.0
         mean = statistics.fmean(ratios) if ratios else 0.0
@@ -179,7 +188,7 @@ async def run(args: argparse.Namespace) -> int:
                 f"seed {base.seed_ms:.4f} ms, timer {base.timer}, beside: {args.beside}",
                 flush=True,
             )
-            judge = Series(bench, solution(repeats), margin, base.noise, deadline)
+            judge = Series(bench, solution(repeats), margin, base.noise, parallel=args.parallel, deadline=deadline)
             found, tried = await judge.run(f"true gain {repeats / fewer - 1:.3f}", args.power, solution(fewer))
             kept, same = await judge.run("A/A", args.aa, solution(repeats))
         finally:
@@ -196,6 +205,7 @@ if __name__ == "__main__":
     parser.add_argument("--gain", type=float, default=0.10)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--margin", type=float)
+    parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument(
         "--limit-s", type=float, default=36000.0, help="stop after so many seconds, counting what is done"
     )
