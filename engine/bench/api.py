@@ -33,7 +33,7 @@ class EvaluationPlan(msgspec.Struct, frozen=True, kw_only=True):
     timing: bool = True
     timing_s: float = 45.0  # after this an unclear comparison ends as "not better by the margin"
     unlisted_shape: bool = True  # also try one shape and scalar value that the problem does not list
-    check_all: bool = False  # on a GPU: every workload's claim by the outside clock, not a secret choice of some
+    check_claims: bool = False  # on a GPU: by the outside clock; a search leaves that to its KEEP's confirmation
     urgent: bool = False  # before evaluations of the same campaign that also wait for the device
     deadline_s: float = 600.0  # the parent's wall clock for the whole evaluation
 
@@ -44,7 +44,7 @@ class EvaluationPlan(msgspec.Struct, frozen=True, kw_only=True):
         """
         rounds = max(self.rounds, KEEP_ROUNDS - self.rounds)
         return msgspec.structs.replace(
-            self, rounds=rounds, against_reference=True, timing_s=CONFIRM_S, check_all=True, urgent=True
+            self, rounds=rounds, against_reference=True, timing_s=CONFIRM_S, check_claims=True, urgent=True
         )
 
 

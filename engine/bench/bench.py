@@ -112,7 +112,8 @@ class ProcessBench:
     ) -> Baselines:
         """Raises :class:`Fault` if the seed is wrong or cannot run. ``compile_s``: for torch.compile as well."""
         alone = self._name != "cpu" and is_reference(seed, self.problem)
-        plan = EvaluationPlan(against_reference=True, rounds=1 if alone else EvaluationPlan().rounds)
+        rounds = 1 if alone else EvaluationPlan().rounds
+        plan = EvaluationPlan(against_reference=True, rounds=rounds, check_claims=True)
         evaluation = await self.evaluate(seed, plan, None, on_phase, alone=alone)
         if evaluation.verdict != "PASS" or evaluation.latency_ms is None or evaluation.geomean_speedup is None:
             raise Fault(
@@ -209,7 +210,7 @@ async def evaluate_many(
     """Each solution against the reference, and against another solution if one is given; one warm session."""
     scratch = Path(mkdtemp(prefix="kernelarc-"))
     bench = ProcessBench(problem, device, scratch)
-    plan = msgspec.structs.replace(plan, against_reference=True, check_all=True)
+    plan = msgspec.structs.replace(plan, against_reference=True, check_claims=True)
     try:
         for index, solution in enumerate(solutions):
             gate = check(solution, problem)

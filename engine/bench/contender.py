@@ -161,7 +161,7 @@ class Contender:
         """
         first = workload not in self._warm
         timeout_s = self._first_call_s if first else block_timeout_s(len(inputs), self.call_s.get(workload, 0.0))
-        calls = calls_of(inputs, filled, style, tell_seeds=self.session.tells_seeds(workload))
+        calls = calls_of(inputs, filled, style)
         record = wire.Run(workload=workload, calls=calls, timeout_s=timeout_s, jitter=jitter, prelude=prelude)
         report = await self._ask(record, timeout_s)
         if len(report.rows) != len(inputs):
@@ -178,7 +178,7 @@ class Contender:
     ) -> Block:
         """Fill, then one window, in a process that is started if need be. Raises :class:`Failure` or `Fault`."""
         await self.start()
-        filled = await self.session.judge.fill([self.number], workload, inputs, FIRST_CALL_S)
+        filled = await self.session.fill([self.number], workload, inputs)
         return await self.call(workload, inputs, filled, style, jitter=jitter, prelude=prelude)
 
     async def check(self, workload: int, inputs: list[jw.Inputs], named: list[int]) -> jw.Checked:

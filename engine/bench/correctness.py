@@ -11,7 +11,6 @@ from engine.bench import judge_wire as jw
 from engine.bench import wire
 from engine.bench.contender import Contender, Failure
 from engine.bench.plan_calls import (
-    FIRST_CALL_S,
     FRESH,
     REFERENCE_S,
     REFILLED,
@@ -64,8 +63,14 @@ async def first_call(contender: Contender, workload: int, result: Correctness) -
     """One checked call, in which the candidate compiles whatever it compiles. Raises :class:`Fault`."""
     try:
         await contender.start()
-        begin = time.monotonic()
+        begin, session = time.monotonic(), contender.session
+        made_there = session.makes_inputs(workload)
         await one_round(contender, workload, result, index=-1, calls=1)
+        if result.reason == "wrong.input-mutation" and made_there:
+            # Either run has changed them, or the problem's own code made others there than with the judge.
+            session.send_inputs(workload)
+            result.reason = result.detail = ""
+            await one_round(contender, workload, result, index=-1, calls=1)
         result.first_call_s = time.monotonic() - begin
     except Failure as failure:
         result.reason, result.detail = failure.reason, failure.detail + why_missing(failure.detail)
@@ -136,7 +141,7 @@ class _Overlapped:
     async def _begin(self) -> tuple[list[jw.Inputs], jw.Filled]:
         session = self.contender.session
         inputs = _drawn(session, self.workload, min(_CALLS_PER_ROUND, session.slots[self.workload]), self.result)
-        filled = await session.judge.fill([self.contender.number], self.workload, inputs, FIRST_CALL_S)
+        filled = await session.fill([self.contender.number], self.workload, inputs)
         return inputs, filled
 
     async def _compared(self) -> bool:

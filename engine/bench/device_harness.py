@@ -13,7 +13,7 @@ so that the keeper's clock over k and over 2k calls differs by device time alone
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -34,6 +34,7 @@ from engine.bench.harness import (
     status_of,
     type_name,
 )
+from engine.bench.made_inputs import MadeInputs
 from engine.problems.axes import resolve_axes
 from engine.problems.dtypes import torch_dtype
 from engine.problems.inputs import random_input
@@ -58,6 +59,8 @@ class DeviceCaller:
         self.workloads, self.destination_passing = load.workloads, load.destination_passing
         self.inputs, self.outputs = inputs, outputs
         self.problem = problem_from_json(load.inputs)
+        made = self.problem.definition.custom_inputs_entrypoint
+        self.made = MadeInputs(self.problem, device) if made else None
         self.clock = open_clock(device)
         self.flush = L2Flush(device)
         self.digest = open_digest(device, load.digest_code)
@@ -72,19 +75,27 @@ class DeviceCaller:
     def serve(self, channel: Any, send: Callable[[bytes], None], pack: Callable[..., bytes]) -> None:
         serve_requests(channel, self, send, pack)
 
-    def _source(self, workload: int, call: wire.Call, item: wire.InputSpec) -> tuple[torch.Tensor, int]:
-        """(values, rotation in elements) of one tensor input: drawn here, or sent through the arena."""
+    def _sources(self, workload: int, call: wire.Call) -> Iterator[tuple[torch.Tensor, int]]:
+        """(values, rotation in elements) of every tensor input: drawn or made here, or sent through the arena."""
         spec = self.workloads[workload]
-        if not spec.seeded:
-            start = call.slot * spec.input_stride + item.offset
-            return self.inputs.tensor(start, torch_dtype(item.dtype), item.shape or ()), 0
-        definition = self.problem.definition
-        axes = resolve_axes(definition, self.problem.workloads[workload])
-        value = random_input(definition, item.name, axes, self.device, call.seed)
-        return value, call.shift % value.numel() if item.rotates and value.numel() > 1 else 0
+        definition, given = self.problem.definition, self.problem.workloads[workload]
+        made = self.made(workload, call.seed) if call.seed and spec.made and self.made else []
+        for index, item in enumerate(spec.inputs):
+            if item.shape is None:
+                continue
+            if not call.seed:
+                start = call.slot * spec.input_stride + item.offset
+                yield self.inputs.tensor(start, torch_dtype(item.dtype), item.shape), 0
+                continue
+            axes = resolve_axes(definition, given)
+            value = made[index] if made else random_input(definition, item.name, axes, self.device, call.seed)
+            yield value, call.shift % value.numel() if item.rotates and value.numel() > 1 else 0
 
     def arguments(self, workload: int, call: wire.Call) -> list[Any]:
-        """One input after the other: beside those that are kept, no more than one is in the device's memory."""
+        """One input after the other: beside those that are kept, no more than one is in the device's memory.
+
+        Unless the problem's own code makes them all at once.
+        """
         spec = self.workloads[workload]
         key = (workload, call.slot)
         wanted = [item for item in spec.inputs if item.shape is not None]
@@ -93,8 +104,7 @@ class DeviceCaller:
         tensors = self._kept.get(key)
         if tensors is None or call.style == FRESH:
             tensors = self._kept[key] = [self._empty(torch_dtype(i.dtype), i.shape or ()) for i in wanted]
-        for tensor, item in zip(tensors, wanted, strict=True):
-            value, shift = self._source(workload, call, item)
+        for tensor, (value, shift) in zip(tensors, self._sources(workload, call), strict=True):
             # ``.data`` shares the memory but not the version counter: the refill stays hidden.
             target = tensor if call.style == REFILLED else tensor.data
             _copy_rotated(target.view(-1), value.reshape(-1), shift)

@@ -41,7 +41,7 @@ from engine.problems.distributions import Draw, role_of
 from engine.problems.dtypes import stored_shape, torch_dtype
 from engine.problems.inputs import make_inputs, scalar_inputs
 from engine.problems.load import problem_from_json
-from engine.problems.model import Problem, RandomInput, ScalarInput
+from engine.problems.model import CustomInput, Problem, RandomInput, ScalarInput
 from engine.problems.outputs import normalize_outputs
 from engine.problems.reference import load_reference
 
@@ -176,7 +176,9 @@ class Judge:
             inputs.append(item)
         seeded = all(isinstance(kind, RandomInput | ScalarInput) for kind in kinds)
         made = bool(self.definition.custom_inputs_entrypoint) and not seeded
-        return msgspec.structs.replace(spec, inputs=inputs, seeded=seeded, made=made)
+        alone = all(isinstance(kind, RandomInput | ScalarInput | CustomInput) for kind in kinds)
+        told = self.tells_seeds and (alone if made else seeded)
+        return msgspec.structs.replace(spec, inputs=inputs, seeded=seeded, made=made, told=told)
 
     @staticmethod
     def shift_of(item: wire.InputSpec, call: jw.Inputs) -> int:
@@ -196,7 +198,7 @@ class Judge:
             return value
         if not item.rotates or not call.shift:
             return value.clone()
-        if self.tells_seeds and spec.seeded:
+        if spec.told:
             shift = self.shift_of(item, call)
             return torch.roll(value.reshape(-1), shift).view(value.shape) if shift else value.clone()
         return refilled(value, call.shift, index, blends=item.blends)
@@ -215,9 +217,10 @@ class Judge:
 
     def fill(self, request: jw.Fill) -> jw.Filled:
         spec = self.specs[request.workload]
-        if self.tells_seeds and spec.seeded:
-            # The children draw the tensors themselves, and digests bind what they return.
-            return jw.Filled(scalars=[self._scalars(request.workload, call.seed) for call in request.calls])
+        if request.told:
+            # Digests bind what they return.
+            numbers = [self._scalars(request.workload, call.seed) for call in request.calls]
+            return jw.Filled(scalars=numbers, told=True)
         scalars: list[list[bool | int | float]] = []
         draws: list[float] = []
         for call in request.calls:
@@ -240,7 +243,15 @@ class Judge:
         return jw.Filled(scalars=scalars, draw_s=min(draws, default=0.0))
 
     def _scalars(self, workload: int, seed: int) -> list[bool | int | float]:
-        """The numbers among the inputs. No tensor is drawn: on a GPU that would disturb the block to come."""
+        """The numbers among the inputs. No tensor is drawn: on a GPU that would disturb the block to come.
+
+        Unless the problem's own code makes the numbers.
+        """
+        sources = self.problem.workloads[workload].inputs
+        numbers = [item.name for item in self.specs[workload].inputs if item.shape is None]
+        if any(isinstance(sources.get(name), CustomInput) for name in numbers):
+            values = self.base_set(workload, seed)
+            return [v for v, item in zip(values, self.specs[workload].inputs, strict=True) if item.shape is None]
         return scalar_inputs(self.definition, self.problem.workloads[workload], seed)
 
     def check(self, request: jw.Check) -> jw.Checked:

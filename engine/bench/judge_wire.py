@@ -41,11 +41,15 @@ class Attach(msgspec.Struct, frozen=True, tag=True):
 
 
 class Fill(msgspec.Struct, frozen=True, tag=True):
-    """Write the inputs of these calls into the sides' input slots and poison their output slots."""
+    """Write the inputs of these calls into the sides' input slots and poison their output slots.
+
+    ``told``: the children build the tensors themselves, only the numbers are asked for.
+    """
 
     sides: list[int]
     workload: int
     calls: list[Inputs]
+    told: bool = False
 
 
 class Check(msgspec.Struct, frozen=True, tag=True):
@@ -66,11 +70,12 @@ class Forget(msgspec.Struct, frozen=True, tag=True):
 
 class Filled(msgspec.Struct, frozen=True, tag=True):
     """``scalars``: per call, the Python numbers among the arguments, in order. ``draw_s``: seconds that the inputs
-    of one call took at least to make, 0 if none were made.
+    of one call took at least to make, 0 if none were made. ``told``: as asked, the children build the tensors.
     """
 
     scalars: list[list[bool | int | float]] = []
     draw_s: float = 0.0
+    told: bool = False
     reason: str = ""
     detail: str = ""
 

@@ -94,15 +94,15 @@ def style_of_round(index: int) -> int:
     return order[index] if index < len(order) else secrets.choice(order)
 
 
-def calls_of(inputs: list[jw.Inputs], filled: jw.Filled, style: int, *, tell_seeds: bool) -> list[wire.Call]:
-    """``tell_seeds``: the child builds its inputs itself, so the round's secret is revealed with the block."""
+def calls_of(inputs: list[jw.Inputs], filled: jw.Filled, style: int) -> list[wire.Call]:
+    """Where the child builds its inputs itself, the round's secret is revealed with the block."""
     return [
         wire.Call(
             slot=item.slot,
             style=style,
             scalars=scalars,
-            seed=item.seed if tell_seeds else 0,
-            shift=item.shift if tell_seeds else 0,
+            seed=item.seed if filled.told else 0,
+            shift=item.shift if filled.told else 0,
         )
         for item, scalars in zip(inputs, filled.scalars, strict=True)
     ]

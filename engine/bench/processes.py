@@ -341,9 +341,12 @@ class JudgeClient:
         request = jw.Attach(side=side, input_bytes=input_bytes, output_bytes=output_bytes)
         await self._ask(request, jw.Filled, 30.0, arenas)
 
-    async def fill(self, sides: list[int], workload: int, calls: list[jw.Inputs], timeout_s: float) -> jw.Filled:
+    async def fill(
+        self, sides: list[int], workload: int, calls: list[jw.Inputs], timeout_s: float, *, told: bool = False
+    ) -> jw.Filled:
         """Raises :class:`Fault` too where the problem's own code fails."""
-        filled = await self._ask(jw.Fill(sides=sides, workload=workload, calls=calls), jw.Filled, timeout_s)
+        request = jw.Fill(sides=sides, workload=workload, calls=calls, told=told)
+        filled = await self._ask(request, jw.Filled, timeout_s)
         if filled.reason:
             raise Fault(filled.reason, filled.detail)
         if math.isfinite(filled.draw_s) and filled.draw_s > 0:

@@ -17,7 +17,7 @@ from engine.bench.clocks import ClockWatch
 from engine.bench.layout import PAGE
 from engine.bench.machine import Cores, memory_limit
 from engine.bench.overhead import Overhead
-from engine.bench.plan_calls import LOOKED_AT, round_inputs
+from engine.bench.plan_calls import FIRST_CALL_S, LOOKED_AT, round_inputs
 from engine.bench.processes import Child, Helper, JudgeClient, Zygote
 from engine.bench.sandbox import Sandbox, choose_sandbox
 from engine.bench.unlisted import unlisted_workload
@@ -92,12 +92,13 @@ def slots_of(spec: wire.WorkloadSpec, device_bytes: int | None = None) -> int:
 def fitting(spec: wire.WorkloadSpec, device_bytes: int, slots: int = 1) -> bool:
     """Whether the judge and two sides with so many calls in flight fit into a GPU's memory.
 
-    A side holds the inputs of its calls and one more tensor that is being drawn, each call's outputs and copies of
-    them, and what the next call returns; the judge its inputs, drawn and rotated, and two sets of outputs.
+    A side holds the inputs of its calls and one more tensor that is being drawn (all of them, where the problem's
+    own code draws), each call's outputs and copies of them, and what the next call returns; the judge its inputs,
+    drawn and rotated, and two sets of outputs.
     """
     inputs, outputs = spec.input_stride, spec.output_stride
-    largest = max((item.nbytes for item in spec.inputs), default=inputs)
-    side = slots * (inputs + outputs) + largest + 2 * outputs + _CONTEXT_BYTES
+    drawn = inputs if spec.made else max((item.nbytes for item in spec.inputs), default=inputs)
+    side = slots * (inputs + outputs) + drawn + 2 * outputs + _CONTEXT_BYTES
     return 2 * (inputs + outputs) + 2 * side + _CONTEXT_BYTES <= device_bytes
 
 
@@ -138,6 +139,7 @@ class Session:
         self.specs: list[wire.WorkloadSpec] = []
         self.slots: list[int] = []
         self.layers: dict[str, str] = dict(self.sandbox.layers)
+        self.sent: set[int] = set()
         self._sides: list[Side] = []
         self._free: list[Side] = []
         self._next_uid = secrets.randbelow(_UIDS)
@@ -239,7 +241,7 @@ class Session:
             return self._free.pop()
         pairs = list(zip(self.specs, self.slots, strict=True))
         input_bytes = max(
-            PAGE if self.own_inputs and spec.seeded else spec.input_stride * slots for spec, slots in pairs
+            PAGE if spec.told and spec.seeded else spec.input_stride * slots for spec, slots in pairs
         )
         shown = LOOKED_AT if self.own_inputs else _MANY_SLOTS
         output_bytes = max(spec.output_stride * min(slots, shown) for spec, slots in pairs)
@@ -259,9 +261,14 @@ class Session:
         """Inputs that nobody has seen for the calls of one block, see :func:`round_inputs`."""
         return round_inputs(count, slots, anew=self.tells_seeds(workload), by_slot=self.specs[workload].made)
 
+    async def fill(self, sides: list[int], workload: int, inputs: list[jw.Inputs]) -> jw.Filled:
+        """The inputs of a block where these sides find them. Raises :class:`Fault`."""
+        return await self.judge.fill(sides, workload, inputs, FIRST_CALL_S, told=self.tells_seeds(workload))
+
     def draw_s(self, workload: int) -> float:
-        """Seconds that making the inputs of one call takes, where the problem's own code does; else 0."""
-        return self.judge.draw_s.get(workload, 0.0) if self.specs[workload].made else 0.0
+        """Seconds that making the inputs of one call takes, where the problem's own code does and they travel."""
+        travel = self.specs[workload].made and not self.tells_seeds(workload)
+        return self.judge.draw_s.get(workload, 0.0) if travel else 0.0
 
     def sides_that_fit(self, wanted: int) -> int:
         """How many processes may hold their calls in flight at once, of ``wanted``; three are planned for."""
@@ -333,12 +340,23 @@ class Session:
         )
 
     def _problem_for_children(self) -> bytes:
-        """Shapes and kinds of inputs, without the reference."""
-        definition = msgspec.structs.replace(self.problem.definition, reference="", custom_inputs_entrypoint=None)
+        """Shapes and kinds of inputs; the reference only where its module makes the inputs."""
+        definition = self.problem.definition
+        if not any(spec.made for spec in self.specs):
+            definition = msgspec.structs.replace(definition, reference="", custom_inputs_entrypoint=None)
         return problem_to_json(msgspec.structs.replace(self.problem, definition=definition, root=None))
 
     def tells_seeds(self, workload: int) -> bool:
-        return self.own_inputs and self.specs[workload].seeded
+        """Whether children build the inputs themselves: no memory but their own is written then."""
+        return self.specs[workload].told and workload not in self.sent
+
+    def makes_inputs(self, workload: int) -> bool:
+        """Whether the problem's own code makes the inputs of a call in the candidate's process as well."""
+        return self.specs[workload].made and self.tells_seeds(workload)
+
+    def send_inputs(self, workload: int) -> None:
+        """From now on the bytes travel: the problem's own code does not make the same elsewhere."""
+        self.sent.add(workload)
 
     @property
     def broken(self) -> bool:

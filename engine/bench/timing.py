@@ -15,7 +15,6 @@ from engine.bench.clocks import disturbance
 from engine.bench.contender import Block, Contender, Failure
 from engine.bench.correctness import Correctness, one_round
 from engine.bench.plan_calls import (
-    FIRST_CALL_S,
     FRESH,
     block_size,
     calls_to_draw,
@@ -148,7 +147,7 @@ class Pairing:
         for attempt in range(_REDONE):
             # Fresh ones every time: what was seen in a discarded block must be of no use.
             inputs = session.draw(workload, count)
-            filled = await session.judge.fill(numbers, workload, inputs, FIRST_CALL_S)
+            filled = await session.fill(numbers, workload, inputs)
             try:
                 blocks, disturbed = await self._blocks_of(workload, inputs, filled, style)
             except _SideFailed as failed:

@@ -58,8 +58,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     outputs: list[OutputSpec]
     input_stride: int
     output_stride: int
-    seeded: bool = True  # whoever holds the seed can build the inputs; else their bytes travel
+    seeded: bool = True  # whoever holds the seed can draw the inputs, by our rules alone; else see ``made``
     made: bool = False  # by the problem's own code: no other inputs can be made of them by rotating
+    told: bool = False  # a child on a device may build them from the call's seed; else their bytes travel
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -115,7 +116,8 @@ class Exited(msgspec.Struct, frozen=True, tag=True):
 class Call(msgspec.Struct, frozen=True, array_like=True):
     """One call of a block. ``style``: see :mod:`engine.bench.harness`; ``scalars`` in argument order.
 
-    ``seed`` and ``shift`` are told only where the child builds its inputs itself (not on the CPU).
+    ``seed`` and ``shift`` are told only where the child builds its inputs itself (not on the CPU); without a seed
+    they lie in the call's slot.
     """
 
     slot: int
@@ -135,7 +137,7 @@ class Load(msgspec.Struct, frozen=True, tag=True):
     workloads: list[WorkloadSpec]
     library: str = ""  # name of the extension module, for a built solution
     library_bytes: bytes = b""
-    inputs: bytes = b""  # the problem without its reference, for a child that builds its inputs from seeds
+    inputs: bytes = b""  # the problem, for a child that builds its inputs from seeds
     device: str = "cpu"
     timeout_s: float = 60.0
     digest_code: bytes = b""  # on a device: the kernel of the fingerprints, as the judge compiled it

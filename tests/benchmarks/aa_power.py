@@ -5,8 +5,8 @@
 
 One trial is one keep decision as a campaign makes it: evaluation against the incumbent, and if it says KEEP the
 confirmation in fresh processes. The noise floor is measured first, as when a campaign starts. ``--beside`` keeps a
-compiler-like load running on the other cores; ``--parallel`` makes so many decisions side by side, as the agents of
-a campaign do: one at a time has the device, processes start beside it. A gain g is built exactly: the incumbent
+compiler-like load running on the other cores; ``--parallel`` makes so many decisions side by side, as a campaign's
+agents do: one at a time has the device, processes start beside it. A gain g is built exactly: the incumbent
 repeats the same block of work n times, the candidate n·(1 - g/(1+g)) times; on a GPU inside one Triton kernel of
 about 60 µs. Everything is random by the operating system's entropy, as in a campaign: there is no seed that a run
 could be lucky with.

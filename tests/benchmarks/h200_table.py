@@ -32,6 +32,7 @@ from scratch import own_home
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPARE_S = 25.0  # kept for the comparison of each row
+LONGEST_S = 150.0  # of one comparison: torch.compile takes minutes where shapes are many
 sys.path.insert(0, str(ROOT))
 
 SHARED = (
@@ -118,6 +119,8 @@ class Row:
             self.found["trouble"] = f"export: exit {code} {err.strip()[-200:]}"
             return None
         self.found["best"] = json.loads(best.read_text()).get("name")
+        if not (status.get("outcomes") or {}).get("KEEP"):
+            return None
         if self.options.keep:
             self.options.keep.mkdir(parents=True, exist_ok=True)
             shutil.copy(best, self.options.keep / f"{self.name}.json")
@@ -128,7 +131,7 @@ class Row:
         if any(word and word in self.name for word in self.options.max_autotune.split(",")):
             modes.append("max-autotune-no-cudagraphs")
         for mode in modes:
-            left = deadline - time.monotonic()
+            left = min(deadline - time.monotonic(), LONGEST_S)
             if left > 20:
                 self._against(mode, best, scratch, left)
 
@@ -145,8 +148,8 @@ class Row:
         if answer.get("verdict") != "PASS":
             words = f"{answer.get('reason')} {str(answer.get('detail'))[:200]}" if answer else err.strip()[-200:]
             self.found.setdefault(f"{key}_trouble", f"exit {code}: {words}")
-            if key == "compile" and left > 60:
-                self._alone(best, left / 2)
+            if key == "compile":
+                self._alone(best, 60.0)
             return
         self.found[key] = answer["against"]
         self._levels(answer)
