@@ -118,7 +118,7 @@ class Baselines(msgspec.Struct, frozen=True, kw_only=True):
     reference_ms: float
     seed_ms: float
     seed_speedup: float  # paired reference/seed
-    noise: float  # A/A noise floor of this device and problem, as a fraction
+    noise: float | None  # A/A floor of device and problem, a fraction; None on a GPU: measured when it matters
     workloads: list[WorkloadResult] = []  # the seed's, with reference latencies
     timer: str = "wall"
     notes: list[str] = []

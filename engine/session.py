@@ -117,17 +117,19 @@ class Session:
     def noise_of(self, number: int) -> float:
         """The A/A noise to compare with candidate ``number`` by: the machine's, on a GPU the kernel's own.
 
-        Zero where a new best's own is not known yet: it is measured before anybody is kept in its place.
+        Zero where a best's own is not known yet: it is measured before anybody is kept in its place.
         """
         return self.scatter_of(number) if self.noise_is_known(number) else 0.0
 
     def scatter_of(self, number: int) -> float:
-        """What equals of ``number`` may be off by: its own noise if it was measured, else the seed's."""
-        return self.summary.noise_of.get(number, self.baselines.noise)
+        """What equals of ``number`` may be off by: its own noise if it was measured, else the seed's if known."""
+        known = self.summary.noise_of
+        return known.get(number, known.get(0, self.baselines.noise or 0.0))
 
     def noise_is_known(self, number: int) -> bool:
         """Whether :meth:`noise_of` is of this very kernel, or of a machine whose noise is the same for all."""
-        return number == 0 or self.bench.device.kind == "cpu" or number in self.summary.noise_of
+        machines = self.bench.device.kind == "cpu" or (number == 0 and self.baselines.noise is not None)
+        return machines or number in self.summary.noise_of
 
     @property
     def plateau(self) -> PlateauConfig:

@@ -124,8 +124,9 @@ def _attached(event: ev.EngineAttached) -> tuple[str, str, str, str]:
 
 
 def _baselines(event: ev.BaselinesMeasured) -> tuple[str, str, str, str]:
-    text = f"reference {fmt.ms(event.reference_ms)} ms, seed {fmt.ms(event.seed_ms)} ms, noise {event.noise:.2%}"
-    return "·", "base", "muted", text
+    text = f"reference {fmt.ms(event.reference_ms)} ms, seed {fmt.ms(event.seed_ms)} ms"
+    noise = "" if event.noise is None else f", noise {event.noise:.2%}"
+    return "·", "base", "muted", text + noise
 
 
 def _noise(event: ev.NoiseMeasured) -> tuple[str, str, str, str]:

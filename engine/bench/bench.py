@@ -110,9 +110,12 @@ class ProcessBench:
     async def measure_baselines(
         self, seed: Solution, on_phase: PhaseSink | None = None, *, compile_s: float = 0.0
     ) -> Baselines:
-        """Raises :class:`Fault` if the seed is wrong or cannot run. ``compile_s``: for torch.compile as well."""
+        """Raises :class:`Fault` if the seed is wrong or cannot run. ``compile_s``: for torch.compile as well.
+
+        On a GPU noise is the kernel's, and :meth:`noise_of` is asked when a decision depends on it.
+        """
         alone = self._name != "cpu" and is_reference(seed, self.problem)
-        rounds = 1 if alone else EvaluationPlan().rounds
+        rounds = 0 if alone else EvaluationPlan().rounds  # its first call was compared, with its double's
         plan = EvaluationPlan(against_reference=True, rounds=rounds, check_claims=True)
         evaluation = await self.evaluate(seed, plan, None, on_phase, alone=alone)
         if evaluation.verdict != "PASS" or evaluation.latency_ms is None or evaluation.geomean_speedup is None:
@@ -120,10 +123,11 @@ class ProcessBench:
                 evaluation.reason if evaluation.verdict == "ERROR" else "fault.seed",
                 f"the starting solution does not pass: {evaluation.reason} {evaluation.detail}",
             )
-        async with self._used():
-            session = await self._live()
-            noise, pairs = await measure_noise(session, self.lock, seed)
-            on_gpu = session.on_gpu
+        noise, notes = None, list(evaluation.notes)
+        if self._name == "cpu":
+            async with self._used():
+                noise, pairs = await measure_noise(await self._live(), self.lock, seed)
+            notes.append(f"A/A noise {noise:.2%} from {len(pairs)} pairs of processes")
         compiled = Compiled()
         if compile_s > 0:
             compiled = await measure_compiled(
@@ -136,11 +140,7 @@ class ProcessBench:
             noise=noise,
             workloads=evaluation.workloads,
             timer=evaluation.timer,
-            notes=[
-                *evaluation.notes,
-                f"A/A noise {noise:.2%} from {len(pairs)} {'processes' if on_gpu else 'pairs of processes'}",
-                *compiled.notes,
-            ],
+            notes=[*notes, *compiled.notes],
             compile_ms=compiled.latency_ms,
             compile_mode=compiled.mode,
         )

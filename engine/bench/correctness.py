@@ -185,8 +185,13 @@ def _drawn(session: Session, workload: int, count: int, result: Correctness) -> 
 def _named(contender: Contender, workload: int, count: int) -> list[int]:
     """Which calls of a round's block are compared."""
     session = contender.session
-    stride = session.specs[workload].output_stride
-    return calls_to_check(count, stride, copied=session.own_inputs, last_only=contender.reuses_output)
+    return calls_to_check(
+        count,
+        session.specs[workload].output_stride,
+        copied=session.own_inputs,
+        last_only=contender.reuses_output,
+        compare_s=session.judge.compare_s.get(workload, 0.0),
+    )
 
 
 async def check_one(

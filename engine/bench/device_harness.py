@@ -75,11 +75,10 @@ class DeviceCaller:
     def serve(self, channel: Any, send: Callable[[bytes], None], pack: Callable[..., bytes]) -> None:
         serve_requests(channel, self, send, pack)
 
-    def _sources(self, workload: int, call: wire.Call) -> Iterator[tuple[torch.Tensor, int]]:
-        """(values, rotation in elements) of every tensor input: drawn or made here, or sent through the arena."""
+    def _sources(self, workload: int, call: wire.Call, made: list[Any]) -> Iterator[tuple[torch.Tensor, int]]:
+        """(values, rotation in elements) of every tensor input: ``made``, drawn here or sent through the arena."""
         spec = self.workloads[workload]
         definition, given = self.problem.definition, self.problem.workloads[workload]
-        made = self.made(workload, call.seed) if call.seed and spec.made and self.made else []
         for index, item in enumerate(spec.inputs):
             if item.shape is None:
                 continue
@@ -101,15 +100,18 @@ class DeviceCaller:
         wanted = [item for item in spec.inputs if item.shape is not None]
         if call.style == FRESH and spec.input_stride > _LARGE_BYTES:
             self._kept.pop(key, None)  # there is no room for both
+        made = self.made(workload, call.seed) if call.seed and spec.made and self.made else []
         tensors = self._kept.get(key)
         if tensors is None or call.style == FRESH:
             tensors = self._kept[key] = [self._empty(torch_dtype(i.dtype), i.shape or ()) for i in wanted]
-        for tensor, (value, shift) in zip(tensors, self._sources(workload, call), strict=True):
+        for tensor, (value, shift) in zip(tensors, self._sources(workload, call, made), strict=True):
             # ``.data`` shares the memory but not the version counter: the refill stays hidden.
             target = tensor if call.style == REFILLED else tensor.data
             _copy_rotated(target.view(-1), value.reshape(-1), shift)
-        pool, scalars = iter(tensors), iter(call.scalars)
-        return [next(scalars) if item.shape is None else next(pool) for item in spec.inputs]
+        pool, numbers = iter(tensors), iter(call.scalars)
+        if made:
+            numbers = iter(value for value, item in zip(made, spec.inputs, strict=True) if item.shape is None)
+        return [next(numbers) if item.shape is None else next(pool) for item in spec.inputs]
 
     def _empty(self, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         if dtype.itemsize == 1:  # not every byte-wide type can be allocated as itself

@@ -188,7 +188,7 @@ class Trial:
                     self.results.setdefault(other, result)
                 return
         if sent := self.session.sent.intersection(self.results):
-            self.notes.append(f"inputs of {len(sent)} workloads differ from process to process: their bytes travel")
+            self.notes.append(f"inputs of {len(sent)} workloads differ from process to process: they travel")
         with contextlib.suppress(Failure):
             self.evidence["compile_cache"] = await self.candidate.save_compiled()
         if not self._failed() and self.plan.unlisted_shape and self.session.unlisted is not None:

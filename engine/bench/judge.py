@@ -245,13 +245,10 @@ class Judge:
     def _scalars(self, workload: int, seed: int) -> list[bool | int | float]:
         """The numbers among the inputs. No tensor is drawn: on a GPU that would disturb the block to come.
 
-        Unless the problem's own code makes the numbers.
+        None where the problem's own code makes the inputs, numbers included, in the candidate's process.
         """
-        sources = self.problem.workloads[workload].inputs
-        numbers = [item.name for item in self.specs[workload].inputs if item.shape is None]
-        if any(isinstance(sources.get(name), CustomInput) for name in numbers):
-            values = self.base_set(workload, seed)
-            return [v for v, item in zip(values, self.specs[workload].inputs, strict=True) if item.shape is None]
+        if self.specs[workload].made:
+            return []
         return scalar_inputs(self.definition, self.problem.workloads[workload], seed)
 
     def check(self, request: jw.Check) -> jw.Checked:

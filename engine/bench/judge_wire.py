@@ -69,8 +69,9 @@ class Forget(msgspec.Struct, frozen=True, tag=True):
 
 
 class Filled(msgspec.Struct, frozen=True, tag=True):
-    """``scalars``: per call, the Python numbers among the arguments, in order. ``draw_s``: seconds that the inputs
-    of one call took at least to make, 0 if none were made. ``told``: as asked, the children build the tensors.
+    """``scalars``: per call, the Python numbers among the arguments, in order (none where they are made with the
+    tensors). ``draw_s``: seconds that the inputs of one call took at least to make, 0 if none were made. ``told``:
+    as asked, the children build the tensors.
     """
 
     scalars: list[list[bool | int | float]] = []

@@ -17,6 +17,7 @@ AFTER_TIMEOUT_S = 10.0  # what later workloads get once one has run into its dea
 LOOKED_AT = 2
 """Calls of one block that are compared where outputs must be copied off a device to be seen."""
 _LARGE_BYTES = 16 << 20
+_SLOW_S = 0.01
 _LEAST_S = 0.003  # and not shorter than this
 _BLOCK_S = 0.25  # a timed block is kept about this short
 _DRAW_S = 0.1  # for the inputs of one block, where the problem's own code makes them
@@ -74,17 +75,20 @@ def calls_to_draw(count: int, draw_s: float) -> int:
     return max(1, min(count, int(_DRAW_S / max(draw_s, 1e-6))))
 
 
-def calls_to_check(count: int, output_bytes: int, *, copied: bool, last_only: bool) -> list[int]:
+def calls_to_check(
+    count: int, output_bytes: int, *, copied: bool, last_only: bool, compare_s: float = 0.0
+) -> list[int]:
     """Which calls of a round's block are compared; the candidate learns it after the block, if at all.
 
-    All of them; where they must be copied off a device at most :data:`LOOKED_AT`, and of large ones a single one,
-    chosen in secret. ``last_only``: it hands out the same buffer again, so that only the last call can be seen.
+    All of them; where they must be copied off a device at most :data:`LOOKED_AT`, and a single one, chosen in
+    secret, of large ones and where the reference is slow (``compare_s``: what the judge took for a call).
+    ``last_only``: it hands out the same buffer again, so that only the last call can be seen.
     """
     if last_only:
         return [count - 1]
     if not copied:
         return list(range(count))
-    wanted = 1 if output_bytes > _LARGE_BYTES else LOOKED_AT
+    wanted = 1 if output_bytes > _LARGE_BYTES or compare_s > _SLOW_S else LOOKED_AT
     return sorted(secrets.SystemRandom().sample(range(count), min(wanted, count)))
 
 

@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -303,6 +304,7 @@ class JudgeClient:
         self.helper = helper
         self.specs: list[wire.WorkloadSpec] = []
         self.draw_s: dict[int, float] = {}  # what making one set of inputs took last time, by workload
+        self.compare_s: dict[int, float] = {}  # what comparing one call took at least, by workload
         self._lock = asyncio.Lock()
 
     async def _ask(self, request: msgspec.Struct, kind: type[T], timeout_s: float, fds: Sequence[int] = ()) -> T:
@@ -362,7 +364,11 @@ class JudgeClient:
         request = jw.Check(
             side=side, workload=workload, calls=calls, digests=collected.digests, strides=collected.strides
         )
+        begin = time.monotonic()
         checked = await self._ask(request, jw.Checked, timeout_s)
         if checked.reason:
             raise Fault(checked.reason, checked.detail)
+        if calls:
+            took = (time.monotonic() - begin) / len(calls)
+            self.compare_s[workload] = min(took, self.compare_s.get(workload, math.inf))
         return checked

@@ -75,6 +75,7 @@ class Guard:
     def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
         self._session = session
         self._clock = clock
+        self._measuring_noise = asyncio.Lock()
         config = session.config
         self._plan = EvaluationPlan(
             rounds=config.rounds, timing_s=SEARCH_S, deadline_s=config.evaluation_deadline_s
@@ -215,16 +216,17 @@ class Guard:
         It may not raise the bar beyond what a gain must exceed not to be asked: no best is safe by being erratic.
         """
         session = self._session
-        if session.noise_is_known(best):
-            return session.noise_of(best)
-        try:
-            found = await session.bench.noise_of(session.incumbent(best, submission.agent).solution)
-        except Fault as fault:
-            log.warning("the noise of #%d was not measured: %s", best, fault.message)
-            found = session.baselines.noise
-        noise = min(found or 0.0, keep.BEYOND_NOISE)
-        await session.record(ev.NoiseMeasured(candidate=best, noise=noise))
-        return noise
+        async with self._measuring_noise:  # all agents have the same best when a campaign starts
+            if session.noise_is_known(best):
+                return session.noise_of(best)
+            try:
+                found = await session.bench.noise_of(session.incumbent(best, submission.agent).solution)
+            except Fault as fault:
+                log.warning("the noise of #%d was not measured: %s", best, fault.message)
+                found = session.scatter_of(best)
+            noise = min(found or 0.0, keep.BEYOND_NOISE)
+            await session.record(ev.NoiseMeasured(candidate=best, noise=noise))
+            return noise
 
     @asynccontextmanager
     async def _inside(self, submission: Submission) -> AsyncIterator[None]:

@@ -52,7 +52,7 @@ class BaselinesMeasured(_Event, frozen=True):
     reference_ms: float
     seed_ms: float
     seed_speedup: float
-    noise: float
+    noise: float | None  # as a fraction; None where it is the kernel's own (on a GPU)
     timer: str
     roofline_ms: float | None = None  # geometric mean bound over workloads, when every one is known
     ceiling_ms: float | None = None  # the same of the measured ceiling
@@ -66,7 +66,7 @@ class BaselinesMeasured(_Event, frozen=True):
 
 
 class NoiseMeasured(_Event, frozen=True):
-    """The A/A noise of a new best, where noise is the kernel's own and not the machine's (on a GPU)."""
+    """The A/A noise of a best (0: the seed), where noise is the kernel's own and not the machine's (on a GPU)."""
 
     candidate: int
     noise: float  # as a fraction

@@ -93,7 +93,8 @@ def _baselines(summary: Summary, at: float, event: ev.BaselinesMeasured) -> Summ
 
 
 def _noise(summary: Summary, at: float, event: ev.NoiseMeasured) -> Summary:
-    return replace(summary, noise_of=summary.noise_of | {event.candidate: event.noise})
+    noise = event.noise if event.candidate == 0 else summary.noise
+    return replace(summary, noise=noise, noise_of=summary.noise_of | {event.candidate: event.noise})
 
 
 def _paused(summary: Summary, at: float, event: ev.CampaignPaused) -> Summary:

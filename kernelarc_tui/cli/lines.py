@@ -23,8 +23,8 @@ def _text(event: ev.Event) -> str | None:
         case ev.EngineAttached(resumed=True):
             return f"resumed by process {event.pid}"
         case ev.BaselinesMeasured():
-            noise = f"noise {event.noise * 100:.1f} %"
-            return f"reference {ms(event.reference_ms)}, seed {ms(event.seed_ms)}, {noise}, timer {event.timer}"
+            noise = "" if event.noise is None else f"noise {event.noise * 100:.1f} %, "
+            return f"reference {ms(event.reference_ms)}, seed {ms(event.seed_ms)}, {noise}timer {event.timer}"
         case ev.NoiseMeasured():
             return f"noise of #{event.candidate} {event.noise * 100:.1f} %"
         case ev.Verdict():

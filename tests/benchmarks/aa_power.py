@@ -183,12 +183,13 @@ async def run(args: argparse.Namespace) -> int:
         bench = open_bench(problem, args.device, Path(folder) / "scratch")
         try:
             base = await bench.measure_baselines(solution(repeats))
+            noise = base.noise if base.noise is not None else await bench.noise_of(solution(repeats)) or 0.0
             print(
-                f"{args.device}: margin {margin:.3f}, measured noise {base.noise:.4f}, "
+                f"{args.device}: margin {margin:.3f}, measured noise {noise:.4f}, "
                 f"seed {base.seed_ms:.4f} ms, timer {base.timer}, beside: {args.beside}",
                 flush=True,
             )
-            judge = Series(bench, solution(repeats), margin, base.noise, parallel=args.parallel, deadline=deadline)
+            judge = Series(bench, solution(repeats), margin, noise, parallel=args.parallel, deadline=deadline)
             found, tried = await judge.run(f"true gain {repeats / fewer - 1:.3f}", args.power, solution(fewer))
             kept, same = await judge.run("A/A", args.aa, solution(repeats))
         finally:

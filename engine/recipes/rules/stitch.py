@@ -310,6 +310,7 @@ def stitched(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
         "arguments": lambda index, code: arguments(subject, code, "", plan.stages[index].out),
         "scores": lambda index, wide: score_code(_core_of(plan, index), wide),
         "plain_attentions": sum(s.get("plain", False) for s in stages),
+        "placed": any(s.get("plain", False) and s["fresh"] for s in stages),
         "axis_lines": axis_lines(subject.definition, texts),
         "products": sum(s.kind in ("mm", "bmm") for s in plan.stages),
         "attentions": sum(s.kind == "attention" for s in plan.stages),
