@@ -94,7 +94,7 @@ def test_only_a_keep_is_confirmed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gain", "noise", "clear"), [(1.4, 0.0, False), (1.6, 0.0, True), (1.6, 0.3, False), (60.0, 0.12, True)]
+    ("gain", "noise", "clear"), [(1.9, 0.0, False), (2.1, 0.0, True), (2.1, 0.5, False), (60.0, 0.12, True)]
 )
 def test_only_a_gain_that_no_noise_comes_near_is_clear(gain: float, noise: float, clear: bool) -> None:
     assert keep.beyond_noise(passed(gain, 0.01), noise) is clear
