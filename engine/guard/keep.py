@@ -18,8 +18,8 @@ from engine.records import Comparison, Evaluation, Outcome
 
 BAND = 2.0  # near-best band, in margins
 BEYOND_NOISE = 1.0
-"""A gain from which on a kernel's own noise is not asked for: it was never seen above 0.87 (H200; an eager reference
-of a hundred launches, all else below 0.25)."""
+"""A gain from which on a kernel's own noise is not asked for: it was never seen above 0.87, and that of an eager
+reference of a hundred launches (H200)."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
