@@ -37,14 +37,16 @@ class EvaluationPlan(msgspec.Struct, frozen=True, kw_only=True):
     urgent: bool = False  # before evaluations of the same campaign that also wait for the device
     deadline_s: float = 600.0  # the parent's wall clock for the whole evaluation
 
-    def final(self) -> EvaluationPlan:
+    def final(self, *, clear: bool = False) -> EvaluationPlan:
         """The confirmation of a KEEP: ten rounds in all, fresh children, paired with the reference too.
 
-        It is urgent: other agents learn from a win, not from a search that is done a little sooner.
+        It is urgent: other agents learn from a win, not from a search that is done a little sooner. A gain that is
+        ``clear`` beyond all noise needs no more time than its search had: what is slow there is the best it beats.
         """
         rounds = max(self.rounds, KEEP_ROUNDS - self.rounds)
+        timing_s = self.timing_s if clear else CONFIRM_S
         return msgspec.structs.replace(
-            self, rounds=rounds, against_reference=True, timing_s=CONFIRM_S, check_claims=True, urgent=True
+            self, rounds=rounds, against_reference=True, timing_s=timing_s, check_claims=True, urgent=True
         )
 
 

@@ -150,7 +150,8 @@ class Guard:
         self._live(submission, Live.CONFIRMING)
         looking = asyncio.create_task(self._looked_through(submission, solution))
         try:
-            return await self._confirmed(submission, solution, best, decision, plan, noise, looking)
+            final = plan.final(clear=keep.beyond_noise(evaluation, noise))
+            return await self._confirmed(submission, solution, best, decision, final, noise, looking)
         finally:
             looking.cancel()
             await asyncio.wait([looking])
@@ -161,7 +162,7 @@ class Guard:
         solution: Solution,
         best: int,
         decision: Decision,
-        plan: EvaluationPlan,
+        final: EvaluationPlan,
         noise: float,
         looking: asyncio.Task[Sanitized],
     ) -> tuple[Decision, Evaluation]:
@@ -170,7 +171,7 @@ class Guard:
         incumbent = session.incumbent(best, submission.agent).solution
         async with self._inside(submission):
             again = await session.bench.evaluate(
-                solution, plan.final(), incumbent, self._sink(submission, confirming=True)
+                solution, final, incumbent, self._sink(submission, confirming=True)
             )
         again = graded(again, session.scale)
         decision = keep.confirm(decision, again, session.margin, noise)

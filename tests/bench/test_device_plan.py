@@ -53,6 +53,11 @@ def test_ten_rounds_come_before_a_keep(rounds: int) -> None:
     assert final.against_reference and final.check_claims
 
 
+def test_a_clear_gain_is_confirmed_in_the_time_of_its_search() -> None:
+    plan = EvaluationPlan(timing_s=6.0)
+    assert plan.final().timing_s > plan.final(clear=True).timing_s == 6.0
+
+
 @pytest.mark.parametrize(
     ("available", "gpu", "timing", "work"),
     [
