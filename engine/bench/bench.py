@@ -102,10 +102,32 @@ class ProcessBench:
                 session = await self._live()
             except Fault as fault:
                 return Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail)
-            assert self._idle_calls is not None  # as long as there is a session
-            trial = Trial(session, self.lock, solution, plan, rivals, on_phase, self._idle_calls)
-            trial.evidence["environment"] = fingerprint(self.device)
-            return await trial.run()
+            answer, trial = await self._tried(session, solution, plan, rivals, on_phase)
+            if not trial.blames_inputs(answer.reason):
+                return answer
+            # Nobody is blamed for what the problem's own code may have done in another process than the judge's.
+            session.inputs_travel |= is_reference(solution, self.problem)
+            again, _ = await self._tried(session, solution, plan, rivals, on_phase, makes_inputs=False)
+            if again.verdict == "PASS":
+                again.notes.append("the problem's own code makes other inputs in another process: they travel")
+            return again
+
+    async def _tried(
+        self,
+        session: Session,
+        solution: Solution,
+        plan: EvaluationPlan,
+        rivals: Sequence[Rival],
+        on_phase: PhaseSink | None,
+        *,
+        makes_inputs: bool = True,
+    ) -> tuple[Evaluation, Trial]:
+        assert self._idle_calls is not None  # as long as there is a session
+        trial = Trial(
+            session, self.lock, solution, plan, rivals, on_phase, self._idle_calls, makes_inputs=makes_inputs
+        )
+        trial.evidence["environment"] = fingerprint(self.device)
+        return await trial.run(), trial
 
     async def measure_baselines(
         self, seed: Solution, on_phase: PhaseSink | None = None, *, compile_s: float = 0.0
@@ -115,7 +137,7 @@ class ProcessBench:
         On a GPU noise is the kernel's, and :meth:`noise_of` is asked when a decision depends on it.
         """
         alone = self._name != "cpu" and is_reference(seed, self.problem)
-        rounds = 0 if alone else EvaluationPlan().rounds  # its first call was compared, with its double's
+        rounds = 0 if alone else EvaluationPlan().rounds  # the reference's first calls are compared: that will do
         plan = EvaluationPlan(against_reference=True, rounds=rounds, check_claims=True)
         evaluation = await self.evaluate(seed, plan, None, on_phase, alone=alone)
         if evaluation.verdict != "PASS" or evaluation.latency_ms is None or evaluation.geomean_speedup is None:

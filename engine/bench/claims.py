@@ -92,7 +92,7 @@ def _count_only_what_is_covered(trial: Trial) -> None:
     ours, style = timing.blocks["candidate"], trial.candidate.solution.spec.destination_passing_style
     total = changed = 0
     for workload, k in timing.sizes.items():
-        blocks = covered(ours[workload], trial.session.overheads[style, workload, k, 0, False])
+        blocks = covered(ours[workload], trial.session.overheads[style, workload, k])
         changed += sum(new is not old for new, old in zip(blocks, ours[workload], strict=True))
         total += len(blocks)
         ours[workload] = blocks
@@ -138,12 +138,14 @@ async def _overheads(trial: Trial, sizes: dict[int, int]) -> dict[int, Overhead]
     """What no-op blocks of each workload take, measured once per session, calling style and block size."""
     session = trial.session
     style = trial.candidate.solution.spec.destination_passing_style
-    missing = {w: k for w, k in sizes.items() if (style, w, k, 0, False) not in session.overheads}
+    missing = {w: k for w, k in sizes.items() if (style, w, k) not in session.overheads}
     if missing:
-        measured = await _fresh_blocks(trial, [noop_contender(session, style)], missing, _BLOCKS + 1)
+        noop = noop_contender(session, style)
+        noop.makes_inputs = trial.candidate.makes_inputs
+        measured = await _fresh_blocks(trial, [noop], missing, _BLOCKS + 1)
         for workload, blocks in measured[0].items():
-            session.overheads[style, workload, sizes[workload], 0, False] = overhead_of(blocks)
-    return {w: session.overheads[style, w, k, 0, False] for w, k in sizes.items()}
+            session.overheads[style, workload, sizes[workload]] = overhead_of(blocks)
+    return {w: session.overheads[style, w, k] for w, k in sizes.items()}
 
 
 async def _fresh_run(trial: Trial, claims: dict[int, float]) -> dict[int, TimingCheck]:
@@ -153,7 +155,7 @@ async def _fresh_run(trial: Trial, claims: dict[int, float]) -> dict[int, Timing
     """
     assert trial.timing is not None
     candidate = Contender(trial.session, trial.candidate.solution, "candidate")
-    candidate.library = trial.candidate.library
+    candidate.library, candidate.makes_inputs = trial.candidate.library, trial.candidate.makes_inputs
     if trial.session.on_gpu:
         candidate.call_s = dict(trial.candidate.call_s)  # its blocks may take as long as the first process's
         try:
@@ -164,6 +166,7 @@ async def _fresh_run(trial: Trial, claims: dict[int, float]) -> dict[int, Timing
     spin_ns = {w: int(1e6 * claim) for w, claim in claims.items()}
     sizes = {w: trial.timing.sizes[w] for w in claims}
     noop = noop_contender(trial.session, trial.candidate.solution.spec.destination_passing_style, spin_ns)
+    noop.makes_inputs = candidate.makes_inputs
     again, idle, *rivals = await _fresh_blocks(trial, [candidate, noop, *trial.rivals[:1]], sizes, _BLOCKS + 1)
     checks: dict[int, TimingCheck | None] = {}
     for workload, k in sizes.items():
@@ -220,7 +223,7 @@ async def _fresh_blocks(
         if running.role == "candidate":
             raise
         if running.role == "noop":
-            raise noop_fault(failure) from None
+            raise noop_fault(trial.session, failure) from None
         raise Fault(f"fault.{running.role}", f"{failure.reason} {failure.detail} (in a fresh run)") from None
     finally:
         for contender in contenders:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import msgspec
 
@@ -66,6 +67,7 @@ class Contender:
         self.timer = ""  # which clock its claims come from
         self.parallel = False  # has been seen with more than one thread or process
         self.reuses_output = False  # returns one buffer again and again: only a block's last call can be checked
+        self.makes_inputs = not session.inputs_travel  # where the problem's own code does; else their bytes travel
         self._warm: set[int] = set()
         self._timeouts = 0
         self._cores: list[int] = session.cores.work
@@ -178,7 +180,7 @@ class Contender:
     ) -> Block:
         """Fill, then one window, in a process that is started if need be. Raises :class:`Failure` or `Fault`."""
         await self.start()
-        filled = await self.session.fill([self.number], workload, inputs)
+        filled = await fill([self], workload, inputs)
         return await self.call(workload, inputs, filled, style, jitter=jitter, prelude=prelude)
 
     async def check(self, workload: int, inputs: list[jw.Inputs], named: list[int]) -> jw.Checked:
@@ -209,3 +211,11 @@ class Contender:
         if self._side is not None:
             self.session.return_side(self._side)
             self._side = None
+
+
+async def fill(sides: Sequence[Contender], workload: int, inputs: list[jw.Inputs]) -> jw.Filled:
+    """The inputs of a block where all these sides of one session find them. Raises :class:`Fault`."""
+    session = sides[0].session
+    spec = session.specs[workload]
+    told = spec.told and (not spec.made or all(side.makes_inputs for side in sides))
+    return await session.judge.fill([side.number for side in sides], workload, inputs, FIRST_CALL_S, told=told)

@@ -9,7 +9,7 @@ import msgspec
 
 from engine.bench import judge_wire as jw
 from engine.bench import wire
-from engine.bench.contender import Contender, Failure
+from engine.bench.contender import Contender, Failure, fill
 from engine.bench.plan_calls import (
     FRESH,
     REFERENCE_S,
@@ -63,14 +63,8 @@ async def first_call(contender: Contender, workload: int, result: Correctness) -
     """One checked call, in which the candidate compiles whatever it compiles. Raises :class:`Fault`."""
     try:
         await contender.start()
-        begin, session = time.monotonic(), contender.session
-        made_there = session.makes_inputs(workload)
+        begin = time.monotonic()
         await one_round(contender, workload, result, index=-1, calls=1)
-        if result.reason == "wrong.input-mutation" and made_there:
-            # Either run has changed them, or the problem's own code made others there than with the judge.
-            session.send_inputs(workload)
-            result.reason = result.detail = ""
-            await one_round(contender, workload, result, index=-1, calls=1)
         result.first_call_s = time.monotonic() - begin
     except Failure as failure:
         result.reason, result.detail = failure.reason, failure.detail + why_missing(failure.detail)
@@ -86,7 +80,7 @@ async def check_rounds(contender: Contender, workload: int, rounds: int, result:
     if result.reason:
         return
     try:
-        if contender.session.own_inputs and not contender.reuses_output:
+        if rounds and contender.session.own_inputs and not contender.reuses_output:
             await _Overlapped(contender, workload, result).run(rounds)
             return
         for index in range(rounds):
@@ -141,7 +135,7 @@ class _Overlapped:
     async def _begin(self) -> tuple[list[jw.Inputs], jw.Filled]:
         session = self.contender.session
         inputs = _drawn(session, self.workload, min(_CALLS_PER_ROUND, session.slots[self.workload]), self.result)
-        filled = await session.fill([self.contender.number], self.workload, inputs)
+        filled = await fill([self.contender], self.workload, inputs)
         return inputs, filled
 
     async def _compared(self) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from engine.bench.contender import Block, Contender
 from engine.bench.correctness import check_one
@@ -11,6 +14,7 @@ from engine.bench.crosscheck import device_check
 from engine.bench.idle import prelude_block
 from engine.bench.plan_calls import HIDDEN
 from engine.bench.stats import TimingCheck
+from engine.bench.wire import WorkloadSpec
 
 if TYPE_CHECKING:
     from engine.bench.evaluation import Trial
@@ -19,6 +23,7 @@ _PAIRS = 4  # blocks of each size, at most
 _CALLS, _CALLS_IF_LARGE = 16, 4
 _BLOCK_S = 0.15  # of the shorter blocks, about
 _FEW_CALLS, _SLOW_BLOCK_S = 4, 1.0
+_SENT, _SENT_BYTES = 3, 16 << 20
 HIDDEN_MS = 8.0
 """About what the longest prelude hides of a call's host time. A call that takes more beside its kernels' time
 cannot be told from one that hides its work from the clock: neither a lie nor fit to be timed on a GPU."""
@@ -38,21 +43,40 @@ async def device_checks(
     Raises :class:`Failure` of the candidate, :class:`engine.errors.Fault` of anything of ours.
     """
     checks: dict[int, TimingCheck] = {}
+    makes_inputs, travel = candidate.makes_inputs, travelling(trial.session.specs, claimed_ms)
     try:
         for workload, claim in claimed_ms.items():
             await trial.breathe()
             check = None
+            candidate.makes_inputs = makes_inputs and workload not in travel
             for prelude in PRELUDES:
                 if check is not None and check.excess_ms > HIDDEN_MS and prelude != PRELUDES[-1]:
                     continue  # only the longest can still hide what such a call takes
                 check = await _asked(trial, candidate, workload, claim, prelude, fresh=fresh)
                 if check is not None:
-                    checks[workload] = check
+                    making_ms = 1e3 * _least_s(trial, workload) - claim
+                    hidden = trial.session.specs[workload].made and candidate.makes_inputs and making_ms > claim
+                    checks[workload] = msgspec.structs.replace(check, weak=check.weak or hidden)
                 if check is None or not check.suspect or check.below_bound:
                     break
     finally:
+        candidate.makes_inputs = makes_inputs
         await trial.idle.rest()
     return checks
+
+
+def travelling(specs: Sequence[WorkloadSpec], asked: Iterable[int]) -> set[int]:
+    """Workloads whose inputs travel while the outside clock is looked at, though processes could make them.
+
+    Time in which the problem's own code makes inputs is subtracted, and a process that makes them faster, or whose
+    making scatters, could hide work in it. Copying takes as long for everybody. Some of the small ones, in secret;
+    the smallest where all are large.
+    """
+    made = [w for w in asked if specs[w].made and specs[w].told]
+    small = [w for w in made if specs[w].input_stride <= _SENT_BYTES]
+    if not small:
+        return {min(made, key=lambda w: specs[w].input_stride)} if made else set()
+    return set(secrets.SystemRandom().sample(small, min(_SENT, len(small))))
 
 
 async def _asked(
@@ -64,12 +88,14 @@ async def _asked(
     counts is compared: a block that skips its work looks quick, and wrong.
     """
     style = candidate.solution.spec.destination_passing_style
+    slots, spec = trial.session.slots[workload], trial.session.specs[workload]
     k = calls_of_check(
-        trial.session.slots[workload],
-        drawing_s=trial.session.draw_s(workload)
-        + min(side.call_s.get(workload, 0.0) for side in (trial.candidate, *trial.rivals)),
+        slots,
+        drawing_s=trial.session.draw_s(workload, made_there=candidate.makes_inputs) + _least_s(trial, workload),
         call_s=trial.candidate.call_s.get(workload, 0.0),
     )
+    if spec.made and not candidate.makes_inputs:
+        k = min(k, max(slots // 2, 1))  # what lies in a slot would be there for two calls
     await prelude_block(candidate, workload, 2 * k, prelude)
     blocks: list[Block] = []
     check = None
@@ -83,13 +109,20 @@ async def _asked(
             continue
         for waits in (False, True) if index > 1 else (False,):
             anew = fresh and index == 1
-            overhead = await trial.idle.overhead(style, workload, k, prelude, waits=waits, anew=anew)
+            overhead = await trial.idle.overhead(
+                style, workload, k, prelude, waits=waits, makes_inputs=candidate.makes_inputs, anew=anew
+            )
             check = device_check(blocks, claim_ms, k, overhead, trial.session.bound_ms(workload))
             if check is None or not check.suspect or check.below_bound:
                 return check
         if check is not None and check.excess_ms > HIDDEN_MS:
             return check  # more pairs would only hold the device
     return check
+
+
+def _least_s(trial: Trial, workload: int) -> float:
+    """What a call takes at least, whoever runs it: above all drawing or making its inputs."""
+    return min(side.call_s.get(workload, 0.0) for side in (trial.candidate, *trial.rivals))
 
 
 def calls_of_check(slots: int, *, drawing_s: float, call_s: float) -> int:

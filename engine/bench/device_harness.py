@@ -59,8 +59,7 @@ class DeviceCaller:
         self.workloads, self.destination_passing = load.workloads, load.destination_passing
         self.inputs, self.outputs = inputs, outputs
         self.problem = problem_from_json(load.inputs)
-        made = self.problem.definition.custom_inputs_entrypoint
-        self.made = MadeInputs(self.problem, device) if made else None
+        self.made = MadeInputs(self.problem, device) if self.problem.definition.custom_inputs_entrypoint else None
         self.clock = open_clock(device)
         self.flush = L2Flush(device)
         self.digest = open_digest(device, load.digest_code)
@@ -74,6 +73,14 @@ class DeviceCaller:
 
     def serve(self, channel: Any, send: Callable[[bytes], None], pack: Callable[..., bytes]) -> None:
         serve_requests(channel, self, send, pack)
+
+    def _make(self, workload: int, seed: int) -> list[Any]:
+        """Raises :class:`Refused`, with a status of its own: the problem's code fails, not the candidate's."""
+        assert self.made is not None  # its name came with the problem
+        try:
+            return self.made(workload, seed)
+        except Exception as error:  # noqa: BLE001  the problem's border
+            raise Refused(wire.INPUTS, describe(error).decode("utf-8", "replace")) from None
 
     def _sources(self, workload: int, call: wire.Call, made: list[Any]) -> Iterator[tuple[torch.Tensor, int]]:
         """(values, rotation in elements) of every tensor input: ``made``, drawn here or sent through the arena."""
@@ -100,7 +107,7 @@ class DeviceCaller:
         wanted = [item for item in spec.inputs if item.shape is not None]
         if call.style == FRESH and spec.input_stride > _LARGE_BYTES:
             self._kept.pop(key, None)  # there is no room for both
-        made = self.made(workload, call.seed) if call.seed and spec.made and self.made else []
+        made = self._make(workload, call.seed) if call.seed and spec.made else []
         tensors = self._kept.get(key)
         if tensors is None or call.style == FRESH:
             tensors = self._kept[key] = [self._empty(torch_dtype(i.dtype), i.shape or ()) for i in wanted]

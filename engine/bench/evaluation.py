@@ -28,6 +28,7 @@ from engine.records import Evaluation
 from engine.text import clean
 
 _DETAIL_LIMIT = 2000
+_OF_INPUTS = ("wrong.inputs", "wrong.input-mutation", "wrong.unlisted-shape", "fault.inputs")
 _SAME_FOR_ALL = ("crash.import", "resource.disk", "compile.failed", "compile.timeout")
 
 
@@ -56,11 +57,15 @@ class Trial:
         rivals: Sequence[Rival],
         on_phase: PhaseSink | None,
         idle: IdleCalls,
+        *,
+        makes_inputs: bool = True,
     ) -> None:
         self.idle = idle
         self.session, self.lock, self.plan = session, lock, plan
         self.candidate = Contender(session, solution, "candidate")
         self.rivals = [Contender(session, r.solution, r.role) for r in rivals]
+        for side in (self.candidate, *self.rivals):
+            side.makes_inputs = makes_inputs and side.makes_inputs
         self.on_phase = on_phase or (lambda phase, detail: None)
         self.phases = dict.fromkeys(("start", "compile", "wait", "correctness", "timing"), 0.0)
         self.results: dict[int, Correctness] = {}
@@ -94,6 +99,15 @@ class Trial:
             wall_s=time.monotonic() - begin,
             phases_s={name: round(seconds, 4) for name, seconds in self.phases.items()},
         )
+
+    def blames_inputs(self, reason: str) -> bool:
+        """Whether this failure may be due to other inputs than the judge's, made by the problem's own code.
+
+        Digests bind tensors, but not the numbers that are made with them: then a wrong result may be right.
+        """
+        made = [spec for spec in self.session.specs if spec.made and spec.told and self.candidate.makes_inputs]
+        numbers = any(item.made and item.shape is None for spec in made for item in spec.inputs)
+        return bool(made) and (reason in _OF_INPUTS or (numbers and reason.startswith("wrong.")))
 
     def workloads(self) -> list[int]:
         wanted = self.plan.workloads
@@ -187,8 +201,6 @@ class Trial:
                 for other in self.workloads():
                     self.results.setdefault(other, result)
                 return
-        if sent := self.session.sent.intersection(self.results):
-            self.notes.append(f"inputs of {len(sent)} workloads differ from process to process: they travel")
         with contextlib.suppress(Failure):
             self.evidence["compile_cache"] = await self.candidate.save_compiled()
         if not self._failed() and self.plan.unlisted_shape and self.session.unlisted is not None:
@@ -230,6 +242,9 @@ class Trial:
                 await rival.run(workload, self.session.draw(workload, 1), 0)
         except Failure as failure:
             detail = f"the {rival.role} failed: {failure.reason} {failure.detail}"
+            if failure.reason == "wrong.inputs":
+                self.session.inputs_travel |= rival.role == "reference"  # an incumbent may say so out of spite
+                raise Fault("fault.inputs", detail) from None
             needs = self.session.device == "cpu" and rival.role == "reference"
             needs = needs and asks_for_cuda(failure.detail, rival.solution.entry_source)
             raise Fault("needs.cuda" if needs else f"fault.{rival.role}", detail) from None

@@ -25,6 +25,7 @@ class IdleCalls:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._noops: dict[tuple[bool, bool], Contender] = {}
+        self._overheads: dict[tuple[bool, int, int, int, bool, bool], Overhead] = {}
         self._starting = asyncio.Lock()
 
     async def started(self, style: bool, *, waits: bool = False) -> Contender:
@@ -37,24 +38,33 @@ class IdleCalls:
             try:
                 await self._noops[key].start()
             except Failure as failure:
-                raise noop_fault(failure) from None
+                raise noop_fault(self._session, failure) from None
             return self._noops[key]
 
     async def overhead(
-        self, style: bool, workload: int, k: int, prelude: int, *, waits: bool, anew: bool = False
+        self,
+        style: bool,
+        workload: int,
+        k: int,
+        prelude: int,
+        *,
+        waits: bool,
+        makes_inputs: bool = True,
+        anew: bool = False,
     ) -> Overhead:
         """With the device held. ``anew``: whatever is known is measured again."""
-        key = (style, workload, k, prelude, waits)
-        if anew or key not in self._session.overheads:
+        key = (style, workload, k, prelude, waits, makes_inputs)
+        if anew or key not in self._overheads:
             noop = await self.started(style, waits=waits)
+            noop.makes_inputs = makes_inputs  # as the candidate's: that is part of what a block takes
             try:
                 await prelude_block(noop, workload, 2 * k, prelude)
                 sizes = (k, 2 * k) * _PAIRS
                 blocks = [(await prelude_block(noop, workload, calls, prelude))[0] for calls in sizes]
             except Failure as failure:
-                raise noop_fault(failure) from None
-            self._session.overheads[key] = overhead_of(blocks)
-        return self._session.overheads[key]
+                raise noop_fault(self._session, failure) from None
+            self._overheads[key] = overhead_of(blocks)
+        return self._overheads[key]
 
     async def rest(self) -> None:
         """After an evaluation: large ones give their memory back."""
@@ -69,5 +79,6 @@ class IdleCalls:
 
 async def prelude_block(side: Contender, workload: int, calls: int, prelude: int) -> tuple[Block, list[jw.Inputs]]:
     """A block for the outside clock. All calls are refilled in secret: allocating would make blocks differ."""
-    inputs = side.session.draw(workload, calls, side.session.slots[workload])
+    slots = side.session.slots[workload]
+    inputs = side.session.draw(workload, calls, slots, made_there=side.makes_inputs)
     return await side.run(workload, inputs, HIDDEN, prelude=prelude), inputs

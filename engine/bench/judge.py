@@ -173,7 +173,7 @@ class Judge:
             dtype = torch_dtype(item.dtype)
             wide = dtype.is_floating_point and dtype.itemsize > 1
             item = msgspec.structs.replace(item, rotates=role in _EXCHANGEABLE, blends=role in _NORMAL and wide)
-            inputs.append(item)
+            inputs.append(msgspec.structs.replace(item, made=isinstance(kind, CustomInput)))
         seeded = all(isinstance(kind, RandomInput | ScalarInput) for kind in kinds)
         made = bool(self.definition.custom_inputs_entrypoint) and not seeded
         alone = all(isinstance(kind, RandomInput | ScalarInput | CustomInput) for kind in kinds)
@@ -253,6 +253,7 @@ class Judge:
 
     def check(self, request: jw.Check) -> jw.Checked:
         found = self.admission(request.workload)
+        begin = time.monotonic()
         digests = request.digests or [[]] * len(request.calls)
         findings: list[jw.Finding] = []
         for call, strides, told in zip(request.calls, request.strides, digests, strict=True):
@@ -260,7 +261,7 @@ class Judge:
                 findings.append(self._check(request, call, strides, told, found))
             except wire.ProtocolError as error:  # of the candidate, with which we do not speak
                 findings.append(jw.Finding(reason="hack.forged-report", detail=str(error)))
-        return jw.Checked(findings=findings, notes=found.notes)
+        return jw.Checked(findings=findings, notes=found.notes, seconds=time.monotonic() - begin)
 
     def _check(
         self, request: jw.Check, call: jw.Inputs, strides: list[list[int]], digests: list[int], found: Probe

@@ -93,6 +93,7 @@ class Finding(msgspec.Struct, frozen=True):
 class Checked(msgspec.Struct, frozen=True, tag=True):
     findings: list[Finding] = []
     notes: list[str] = []  # of the admission probe, for the problem's workload
+    seconds: float = 0.0  # that the judge took for all the calls, without the probe
     reason: str = ""  # of the judge itself: ``fault.reference``, ``needs.cuda`` …
     detail: str = ""
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from engine.problems.axes import resolve_axes
-from engine.problems.inputs import make_inputs
+from engine.problems.inputs import CustomInputs, make_inputs
 from engine.problems.model import Problem
 from engine.problems.reference import load_reference
 
@@ -24,9 +24,7 @@ Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
 
 
 def _settings() -> list[Setting]:
-    matmul = torch.backends.cuda.matmul
-    # Since torch 2.9 the older name raises where the newer one was used, and not the reverse.
-    tf32 = "fp32_precision" if hasattr(matmul, "fp32_precision") else "allow_tf32"
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
 
     def attribute(of: Any, name: str) -> Setting:
         return lambda: getattr(of, name), lambda value: setattr(of, name, value)
@@ -35,28 +33,59 @@ def _settings() -> list[Setting]:
         (torch.get_default_dtype, torch.set_default_dtype),
         (torch.get_default_device, torch.set_default_device),
         (torch.is_grad_enabled, torch.set_grad_enabled),
-        (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-        attribute(matmul, tf32),
+        (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+        (_read_precision, _write_precision),
         attribute(matmul, "allow_fp16_reduced_precision_reduction"),
         attribute(matmul, "allow_bf16_reduced_precision_reduction"),
+        attribute(cudnn, "enabled"),
+        attribute(cudnn, "benchmark"),
+        attribute(cudnn, "deterministic"),
+        (torch.get_num_threads, torch.set_num_threads),
     ]
 
 
+def _read_precision() -> tuple[str | None, str | None]:
+    """Of float32 products, by its older and by its newer name (since torch 2.9), None where one is not there."""
+    newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    try:
+        return torch.get_float32_matmul_precision(), newer
+    except RuntimeError:  # it was set by the newer name, and the older one refuses to be read then
+        return None, newer
+
+
+def _write_precision(wanted: tuple[str | None, str | None]) -> None:
+    """In this order: the older name sets both, and torch refuses products where the two contradict each other."""
+    older, newer = wanted
+    if older is not None:
+        torch.set_float32_matmul_precision(older)
+    matmul = torch.backends.cuda.matmul
+    if newer is not None and matmul.fp32_precision != newer:
+        matmul.fp32_precision = newer
+
+
 class MadeInputs:
-    """The problem's input function, loaded before the candidate is. Raises what the problem's module raises."""
+    """The problem's input function, loaded before the candidate is. A call raises whatever its module raises."""
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
         self._problem, self._device = problem, device
         self._settings = _settings()
         self._own = self._read()
-        name = problem.definition.custom_inputs_entrypoint or ""
-        with self._as_at_start():
-            self._function = getattr(load_reference(problem.definition), name)
+        self._trouble: Exception | None = None
+        self._function: CustomInputs | None = None
+        try:
+            with self._as_at_start():
+                self._function = getattr(
+                    load_reference(problem.definition), problem.definition.custom_inputs_entrypoint or ""
+                )
+        except Exception as error:  # noqa: BLE001  the problem's border: it is told when inputs are asked for
+            self._trouble = error
 
     def __call__(self, workload: int, seed: int) -> list[Any]:
         """One set in definition order, as :func:`engine.problems.inputs.make_inputs` gives the judge."""
         definition, wanted = self._problem.definition, self._problem.workloads[workload]
         axes = resolve_axes(definition, wanted)
+        if self._trouble is not None:
+            raise self._trouble
         with self._as_at_start():
             return make_inputs(definition, wanted, axes, self._device, seed, entrypoint=self._function)
 

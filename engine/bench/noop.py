@@ -20,8 +20,11 @@ def noop_contender(
     return Contender(session, solution, "noop")
 
 
-def noop_fault(failure: Failure) -> Fault:
+def noop_fault(session: Session, failure: Failure) -> Fault:
     """A no-op is our own code: that it fails is never the candidate's fault."""
+    if failure.reason == "wrong.inputs":
+        session.inputs_travel = True
+        return Fault("fault.inputs", f"the problem's own code fails in another process: {failure.detail}")
     return Fault("fault.overhead", f"the no-op failed: {failure.reason} {failure.detail}")
 
 

@@ -53,8 +53,8 @@ def round_inputs(
     """Calls of one block: one base set, each call rotated by another secret odd amount, or a set of its own each.
 
     ``anew``: where a process draws its inputs on its device that costs little, and no call's outputs follow from
-    another's. ``by_slot``: what the problem's own code makes cannot be rotated, so each slot has a set of its own.
-    Each call has a slot of its own, unless there are only ``slots`` of them to take turns.
+    another's. ``by_slot``: what the problem's own code makes and sends cannot be rotated, so each slot has a set
+    of its own. Each call has a slot of its own, unless there are only ``slots`` of them to take turns.
     """
     if by_slot:
         sets = [jw.Inputs(slot=n, seed=new_seed(), shift=_new_shift()) for n in range(min(count, slots or count))]

@@ -18,6 +18,7 @@ _ROW = {
     wire.IMPORT: "crash.import",
     wire.DISK: "resource.disk",
     wire.EXITED: "hack.early-exit",
+    wire.INPUTS: "wrong.inputs",
 }
 _EVENT = {
     "timeout": "resource.timeout",

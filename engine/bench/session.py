@@ -17,14 +17,14 @@ from engine.bench.clocks import ClockWatch
 from engine.bench.layout import PAGE
 from engine.bench.machine import Cores, memory_limit
 from engine.bench.overhead import Overhead
-from engine.bench.plan_calls import FIRST_CALL_S, LOOKED_AT, round_inputs
+from engine.bench.plan_calls import LOOKED_AT, round_inputs
 from engine.bench.processes import Child, Helper, JudgeClient, Zygote
 from engine.bench.sandbox import Sandbox, choose_sandbox
 from engine.bench.unlisted import unlisted_workload
 from engine.errors import Fault
 from engine.paths import cache_dir
 from engine.problems.load import problem_to_json
-from engine.problems.model import Problem
+from engine.problems.model import Problem, Tolerance
 from engine.problems.solution import Solution
 
 SLOTS = 8  # calls of one block, at most; more where a slot is small
@@ -126,8 +126,7 @@ class Session:
         self.problem = msgspec.structs.replace(problem, workloads=workloads)
         self.device, self.scratch = device, scratch
         self.bounds: dict[str, float] = {}
-        # By calling style, workload, calls, prelude and whether the no-op waits for the GPU.
-        self.overheads: dict[tuple[bool, int, int, int, bool], Overhead] = {}
+        self.overheads: dict[tuple[bool, int, int], Overhead] = {}  # on the CPU; by calling style, workload, calls
         self.clocks = ClockWatch(device_uuid or None)
         self.cores = Cores.of_this_process(None if device == "cpu" else int(device.partition(":")[2] or 0))
         self.sandbox = sandbox or choose_sandbox()
@@ -139,7 +138,7 @@ class Session:
         self.specs: list[wire.WorkloadSpec] = []
         self.slots: list[int] = []
         self.layers: dict[str, str] = dict(self.sandbox.layers)
-        self.sent: set[int] = set()
+        self.inputs_travel = False  # even where the problem's own code could make them in the children
         self._sides: list[Side] = []
         self._free: list[Side] = []
         self._next_uid = secrets.randbelow(_UIDS)
@@ -257,17 +256,21 @@ class Session:
             await self.judge.attach(side.number, side.fds, side.input_bytes, side.output_bytes)
             side.attached = True
 
-    def draw(self, workload: int, count: int, slots: int | None = None) -> list[jw.Inputs]:
-        """Inputs that nobody has seen for the calls of one block, see :func:`round_inputs`."""
-        return round_inputs(count, slots, anew=self.tells_seeds(workload), by_slot=self.specs[workload].made)
+    def draw(
+        self, workload: int, count: int, slots: int | None = None, *, made_there: bool = True
+    ) -> list[jw.Inputs]:
+        """Inputs that nobody has seen for the calls of one block, see :func:`round_inputs`.
 
-    async def fill(self, sides: list[int], workload: int, inputs: list[jw.Inputs]) -> jw.Filled:
-        """The inputs of a block where these sides find them. Raises :class:`Fault`."""
-        return await self.judge.fill(sides, workload, inputs, FIRST_CALL_S, told=self.tells_seeds(workload))
+        ``made_there``: by the sides themselves, where the problem's own code makes them.
+        """
+        spec = self.specs[workload]
+        told = spec.told and (made_there or not spec.made)
+        return round_inputs(count, slots, anew=told, by_slot=spec.made and not told)
 
-    def draw_s(self, workload: int) -> float:
+    def draw_s(self, workload: int, *, made_there: bool) -> float:
         """Seconds that making the inputs of one call takes, where the problem's own code does and they travel."""
-        travel = self.specs[workload].made and not self.tells_seeds(workload)
+        spec = self.specs[workload]
+        travel = spec.made and not (spec.told and made_there)
         return self.judge.draw_s.get(workload, 0.0) if travel else 0.0
 
     def sides_that_fit(self, wanted: int) -> int:
@@ -340,23 +343,17 @@ class Session:
         )
 
     def _problem_for_children(self) -> bytes:
-        """Shapes and kinds of inputs; the reference only where its module makes the inputs."""
+        """Shapes and kinds of inputs, no names or tolerances; the reference only where its module makes inputs."""
         definition = self.problem.definition
         if not any(spec.made for spec in self.specs):
             definition = msgspec.structs.replace(definition, reference="", custom_inputs_entrypoint=None)
-        return problem_to_json(msgspec.structs.replace(self.problem, definition=definition, root=None))
-
-    def tells_seeds(self, workload: int) -> bool:
-        """Whether children build the inputs themselves: no memory but their own is written then."""
-        return self.specs[workload].told and workload not in self.sent
-
-    def makes_inputs(self, workload: int) -> bool:
-        """Whether the problem's own code makes the inputs of a call in the candidate's process as well."""
-        return self.specs[workload].made and self.tells_seeds(workload)
-
-    def send_inputs(self, workload: int) -> None:
-        """From now on the bytes travel: the problem's own code does not make the same elsewhere."""
-        self.sent.add(workload)
+        given = self.problem.workloads
+        workloads = [
+            msgspec.structs.replace(workload, uuid=str(index), tolerance=Tolerance())
+            for index, workload in enumerate(given)
+        ]
+        problem = msgspec.structs.replace(self.problem, definition=definition, workloads=workloads, root=None)
+        return problem_to_json(problem)
 
     @property
     def broken(self) -> bool:

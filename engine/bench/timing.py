@@ -12,7 +12,7 @@ import msgspec
 from engine.bench import judge_wire as jw
 from engine.bench.api import EvaluationPlan
 from engine.bench.clocks import disturbance
-from engine.bench.contender import Block, Contender, Failure
+from engine.bench.contender import Block, Contender, Failure, fill
 from engine.bench.correctness import Correctness, one_round
 from engine.bench.plan_calls import (
     FRESH,
@@ -110,7 +110,7 @@ class Pairing:
             size = device_block_size(self.plan.calls, self.plan.min_pairs, slowest, slots, block_s)
         else:
             size = block_size(self.plan.calls, self.plan.min_pairs, slowest, slots)
-        return calls_to_draw(size, session.draw_s(workload))
+        return calls_to_draw(size, session.draw_s(workload, made_there=self.candidate.makes_inputs))
 
     async def run(self) -> Timing:
         """Until the decision is clear, the pairs are used up or the time is. Raises :class:`Fault`."""
@@ -142,12 +142,11 @@ class Pairing:
         alone = session.on_gpu or pair % 2 == 0 or self.candidate.reuses_output
         count = size if alone else 2 * size
         style = style_of_round(pair + 3)
-        numbers = [side.number for side in self.sides]
         begin = time.monotonic()
         for attempt in range(_REDONE):
             # Fresh ones every time: what was seen in a discarded block must be of no use.
             inputs = session.draw(workload, count)
-            filled = await session.fill(numbers, workload, inputs)
+            filled = await fill(self.sides, workload, inputs)
             try:
                 blocks, disturbed = await self._blocks_of(workload, inputs, filled, style)
             except _SideFailed as failed:

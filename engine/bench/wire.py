@@ -40,6 +40,7 @@ class InputSpec(msgspec.Struct, frozen=True):
     nbytes: int = 0
     rotates: bool = False  # its elements are exchangeable: a rotation is another valid draw
     blends: bool = False  # they are normal floats: so is a weighted sum of two rotations
+    made: bool = False  # by the problem's own code
 
 
 class OutputSpec(msgspec.Struct, frozen=True):
@@ -211,7 +212,7 @@ PLACE = struct.Struct("<Q8q")  # address of an output, strides in elements (unus
 MAX_OUTPUTS = 128  # places of one row: outputs, and on a device the inputs too
 MAX_DIMS = 8
 
-OK, RAISED, STRUCTURE, SHAPE, DTYPE, TYPE, MEMORY, DEVICE, IMPORT, DISK, EXITED = range(11)
+OK, RAISED, STRUCTURE, SHAPE, DTYPE, TYPE, MEMORY, DEVICE, IMPORT, DISK, EXITED, INPUTS = range(12)
 """Row statuses: what the harness in the candidate's process says happened in a call (never trusted alone)."""
 
 Row = tuple[int, int]

@@ -19,16 +19,16 @@ import msgspec
 
 from engine.agent_state import CORRECT, AgentState, after_verdict
 from engine.bench.api import SEARCH_S, EvaluationPlan, PhaseSink
-from engine.errors import Fault, StoreError
+from engine.errors import StoreError
 from engine.grading import graded
 from engine.guard import gate, keep
-from engine.guard.account import DETAIL_LIMIT, HYPOTHESIS_LIMIT, past_of, with_findings
+from engine.guard.account import DETAIL_LIMIT, HYPOTHESIS_LIMIT, past_of
+from engine.guard.confirmation import Confirmation
 from engine.guard.keep import Decision
 from engine.guard.plateau import draft_due
 from engine.memory import Lesson, remember, trap_of, win_of, write_of
 from engine.problems.program import program_sha
 from engine.problems.solution import Solution
-from engine.profile.sanitize import Sanitized, sanitize, wants_sanitizer
 from engine.proposers.base import Context, PastCandidate, Proposal, UnusableReply
 from engine.records import AgentState as Live
 from engine.records import Evaluation, Outcome
@@ -148,86 +148,16 @@ class Guard:
         if decision.outcome is not Outcome.KEEP:
             return decision, evaluation
         self._live(submission, Live.CONFIRMING)
-        looking = asyncio.create_task(self._looked_through(submission, solution))
-        try:
-            final = plan.final(clear=keep.beyond_noise(evaluation, noise))
-            return await self._confirmed(submission, solution, best, decision, final, noise, looking)
-        finally:
-            looking.cancel()
-            await asyncio.wait([looking])
-
-    async def _confirmed(
-        self,
-        submission: Submission,
-        solution: Solution,
-        best: int,
-        decision: Decision,
-        final: EvaluationPlan,
-        noise: float,
-        looking: asyncio.Task[Sanitized],
-    ) -> tuple[Decision, Evaluation]:
-        """A provisional KEEP against fresh children, both kernels' noise and what compute-sanitizer found."""
-        session = self._session
-        incumbent = session.incumbent(best, submission.agent).solution
-        async with self._inside(submission):
-            again = await session.bench.evaluate(
-                solution, final, incumbent, self._sink(submission, confirming=True)
-            )
-        again = graded(again, session.scale)
-        decision = keep.confirm(decision, again, session.margin, noise)
-        if decision.outcome is Outcome.KEEP and not keep.beyond_noise(again, noise):
-            again, theirs = await self._with_noise_of_both(submission, solution, best, again)
-            noise = max(noise, theirs)
-            decision = keep.confirm(decision, again, session.margin, noise)
-        if decision.outcome is Outcome.KEEP:
-            again = with_findings(again, await looking)
-            decision = keep.confirm(decision, again, session.margin, noise)
-        if decision.outcome is Outcome.KEEP:
-            slower = keep.regressions(again, session.margin, noise)
-            again = msgspec.structs.replace(again, notes=[*again.notes, *slower])
-        return decision, again
-
-    async def _looked_through(self, submission: Submission, solution: Solution) -> Sanitized:
-        """Kernels of the candidate's own are looked through for stray accesses and races before they are kept."""
-        session = self._session
-        if not wants_sanitizer(solution, session.bench.device):
-            return Sanitized()
-        async with self._inside(submission):
-            return await sanitize(session.problem, solution, session.bench.device)
-
-    async def _with_noise_of_both(
-        self, submission: Submission, solution: Solution, best: int, evaluation: Evaluation
-    ) -> tuple[Evaluation, float]:
-        """Where noise is the kernel's own: the evaluation with the candidate's, and its best's beside it."""
-        session = self._session
-        try:
-            async with self._inside(submission):
-                own = await session.bench.noise_of(solution)
-                theirs = await self._noise_of_best(submission, best)
-        except Fault as fault:
-            return Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail), 0.0
-        if own is None or evaluation.comparison is None:
-            return evaluation, theirs
-        comparison = msgspec.structs.replace(evaluation.comparison, noise=own)
-        return msgspec.structs.replace(evaluation, comparison=comparison), theirs
-
-    async def _noise_of_best(self, submission: Submission, best: int) -> float:
-        """Measured when the best is challenged for the first time; its trouble is none of the challenger's.
-
-        It may not raise the bar beyond what a gain must exceed not to be asked: no best is safe by being erratic.
-        """
-        session = self._session
-        async with self._measuring_noise:  # all agents have the same best when a campaign starts
-            if session.noise_is_known(best):
-                return session.noise_of(best)
-            try:
-                found = await session.bench.noise_of(session.incumbent(best, submission.agent).solution)
-            except Fault as fault:
-                log.warning("the noise of #%d was not measured: %s", best, fault.message)
-                found = session.scatter_of(best)
-            noise = min(found or 0.0, keep.BEYOND_NOISE)
-            await session.record(ev.NoiseMeasured(candidate=best, noise=noise))
-            return noise
+        confirmation = Confirmation(
+            session=session,
+            agent=submission.agent,
+            solution=solution,
+            best=best,
+            inside=lambda: self._inside(submission),
+            on_phase=self._sink(submission, confirming=True),
+            measuring=self._measuring_noise,
+        )
+        return await confirmation.run(decision, evaluation, plan, noise)
 
     @asynccontextmanager
     async def _inside(self, submission: Submission) -> AsyncIterator[None]:
@@ -348,6 +278,8 @@ class Guard:
         noise = evaluation.comparison.noise if evaluation is not None and evaluation.comparison else 0.0
         lesson = self._lesson(submission, past, verdict)
         scatter = session.scatter_of(session.agents[verdict.agent].state.best)
+        if not scatter and session.bench.device.kind != "cpu":
+            scatter = keep.UNKNOWN_NOISE
         margin = keep.effective_margin(session.margin, scatter)
         learnt = win_of(lesson) or trap_of(lesson, keep.BAND * margin)
         write = None

@@ -1,11 +1,11 @@
 """The keep rule: from a measured evaluation to an outcome. Pure.
 
 KEEP iff the 95 % interval of the paired log-ratio ln(best / candidate) lies above ln(1 + margin), where the
-margin is the configured one or the measured A/A noise of this device and problem, whichever is larger; a
-first KEEP is provisional until a fresh pair of children repeats it. ACCEPT iff the candidate is correct and
-the *point estimate* of the log-ratio is above -ln(1 + 2 x margin): the near-best band is judged by the point,
-because with a wide interval an interval rule would either accept everything or nothing, and an ACCEPT changes
-no best. REVERT otherwise.
+margin is the configured one or the measured A/A noise (of device and problem; on a GPU of the two kernels),
+whichever is larger; a first KEEP is provisional until a fresh pair of children repeats it. ACCEPT iff the
+candidate is correct and the *point estimate* of the log-ratio is above -ln(1 + 2 x margin): the near-best band is
+judged by the point, because with a wide interval an interval rule would either accept everything or nothing, and
+an ACCEPT changes no best. REVERT otherwise.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ BAND = 2.0  # near-best band, in margins
 BEYOND_NOISE = 1.0
 """A gain from which on a kernel's own noise is not asked for: it was never seen above 0.87, and that of an eager
 reference of a hundred launches (H200)."""
+UNKNOWN_NOISE = 0.25
+"""What a kernel of several launches may scatter by on a GPU: no trap is learnt from less while none is known."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +57,7 @@ def decide(evaluation: Evaluation, margin: float, noise: float | None = None, sc
     widens the near-best band and nothing else.
 
     ``margin`` and ``noise`` are fractions (0.02 is 2 %). ``evaluation.comparison.noise`` counts too, so a bench
-    that measured more noise now than at the campaign's start raises the bar, never lowers it.
+    that measured more noise now than was known raises the bar, never lowers it.
     """
     early = _not_a_pass(evaluation)
     if early is not None:
@@ -93,6 +95,15 @@ def beyond_noise(evaluation: Evaluation, noise: float) -> bool:
     """Whether the gain is so clear that no kernel's own noise could explain it; ``noise``: what is known of it."""
     comparison = evaluation.comparison
     return comparison is not None and comparison.lo > math.log1p(max(BEYOND_NOISE, 3.0 * noise))
+
+
+def stopped_early(evaluation: Evaluation, margin: float, noise: float) -> bool:
+    """Whether the gain is likely beyond the margin and its interval not: it was measured for a smaller one."""
+    comparison = evaluation.comparison
+    if evaluation.verdict != "PASS" or comparison is None or not _finite(comparison):
+        return False
+    bar = keep_threshold(effective_margin(margin, max(noise, comparison.noise)))
+    return comparison.lo <= bar < comparison.log_ratio
 
 
 def regressions(evaluation: Evaluation, margin: float, noise: float | None = None) -> list[str]:

@@ -13,23 +13,27 @@ import torch
 from engine.bench import bench as bench_module
 from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench
+from engine.bench.device_claims import travelling
 from engine.bench.made_inputs import MadeInputs
 from engine.bench.session import Session
+from engine.bench.wire import WorkloadSpec
 from engine.problems.axes import resolve_axes
 from engine.problems.inputs import make_inputs
-from engine.problems.model import CustomInput, Problem, RandomInput
-from engine.problems.solution import python_solution
+from engine.problems.load import problem_from_json
+from engine.problems.model import CustomInput, Problem, RandomInput, Tolerance
+from engine.problems.solution import Solution, python_solution
 
 from .conftest import make_problem
 
 TIMED = EvaluationPlan(rounds=2, min_pairs=3, max_pairs=4, calls=6)
 MAKES = """
+import os
 
 def get_inputs(axes_and_scalars, device):
     rows, cols = axes_and_scalars["rows"], axes_and_scalars["cols"]
-    return {"x": torch.rand(rows, cols) + EXTRA, "scale": 0.5 + float(torch.rand(()))}
+    assert not torch.backends.cuda.matmul.allow_tf32  # raises where two settings contradict each other
+    return {"scale": 0.5 + float(torch.rand(())), "x": torch.rand(rows, cols) + EXTRA}
 """
-RIGHT = "import torch\n\ndef run(x, y, scale):\n    return torch.softmax(x, dim=-1) * scale + y\n"
 
 OpenBench = Callable[[Problem], AbstractAsyncContextManager[ProcessBench]]
 
@@ -68,6 +72,16 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenBench:
         ("torch.set_default_dtype(torch.float64)", "", ""),
         ("torch.set_default_device('meta')", "", ""),
         ("torch.set_grad_enabled(False)", "torch.manual_seed(7)", ""),
+        (
+            "torch.set_float32_matmul_precision('high')",
+            "assert torch.get_float32_matmul_precision() == 'high'",
+            "",
+        ),
+        (
+            "torch.use_deterministic_algorithms(True, warn_only=True)",
+            "assert torch.is_deterministic_algorithms_warn_only_enabled()",
+            "",
+        ),
         ("", "x.mul_(2)", "wrong.input-mutation"),
         ("_first = {}", "x = _first.setdefault('x', x.clone())", "wrong."),
         ("torch.rand = lambda *a, **k: torch.zeros(*a)", "", ""),
@@ -89,19 +103,69 @@ async def test_the_candidate_has_its_own_settings_and_no_say_in_the_inputs(
     )
 
 
-async def test_where_the_problems_code_makes_others_elsewhere_their_bytes_travel(
-    opened: OpenBench,
+def solution_of(problem: Problem, body: str = "", before: str = "") -> Solution:
+    source = f"import torch\n{before}\n\ndef run(x, y, scale):\n    {body or 'pass'}\n"
+    return python_solution(
+        source + "    return torch.softmax(x, dim=-1) * scale + y\n", definition=problem.name, name="it"
+    )
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "hash('seed') % 100003 / 1000",  # another number in every process that was not forked from the same
+        "0.0 if os.getuid() == 0 or float(torch.rand(())) < 0.7 else 1 / 0",  # there and now and then
+        "0.0 if os.getuid() == 0 else 1 / 0",  # it fails there
+        "0.0, \"scale\": 0.5 + hash('number') % 100003",  # only a number differs
+    ],
+)
+async def test_nobody_is_blamed_for_what_the_problems_code_makes_elsewhere(opened: OpenBench, extra: str) -> None:
+    problem = problem_that_makes(extra=extra)
+    async with opened(problem) as bench:
+        right = await bench.evaluate(solution_of(problem), TIMED)
+        wrong = await bench.evaluate(solution_of(problem, "x.mul_(2)"), TIMED)
+    assert right.verdict == "PASS", (right.reason, right.detail)
+    assert any("they travel" in note for note in right.notes) or "0.7" in extra
+    assert wrong.reason == "wrong.input-mutation", (wrong.reason, wrong.detail)
+
+
+async def test_who_changes_inputs_is_judged_again_and_changes_nothing_for_others(opened: OpenBench) -> None:
+    problem = problem_that_makes()
+    async with opened(problem) as bench:
+        wrong = await bench.evaluate(solution_of(problem, "x.mul_(2)"), TIMED)
+        right = await bench.evaluate(solution_of(problem), TIMED)
+        session = await bench._live()
+    assert wrong.reason == "wrong.input-mutation" and not session.inputs_travel
+    assert right.verdict == "PASS" and not any("they travel" in note for note in right.notes)
+
+
+@pytest.mark.parametrize(("slots", "told", "different"), [(None, True, 5), (2, True, 5), (2, False, 2)])
+async def test_no_seed_comes_twice_in_a_block_that_is_told_its_seeds(
+    opened: OpenBench, slots: int | None, told: bool, different: int
 ) -> None:
-    problem = problem_that_makes(extra="hash('seed') % 1000 / 100")
+    async with opened(problem_that_makes()) as bench:
+        calls = (await bench._live()).draw(0, 5, slots, made_there=told)
+    assert len({call.seed for call in calls}) == different
+
+
+async def test_children_know_neither_names_nor_tolerances(opened: OpenBench) -> None:
+    problem = problem_that_makes()
     async with opened(problem) as bench:
         session = await bench._live()
-        assert session.makes_inputs(0) and session.specs[0].told
-        right = await bench.evaluate(python_solution(RIGHT, definition=problem.name, name="right"), TIMED)
-        assert right.verdict == "PASS", (right.reason, right.detail)
-        assert not session.makes_inputs(0) and any("they travel" in note for note in right.notes)
-        mutating = RIGHT.replace("    return", "    x.mul_(2)\n    return")
-        wrong = await bench.evaluate(python_solution(mutating, definition=problem.name, name="wrong"), TIMED)
-    assert wrong.reason in ("wrong.input-mutation", "wrong.numerical"), (wrong.reason, wrong.detail)
+        told = problem_from_json(session.load_of(solution_of(problem), 1.0).inputs)
+    assert [workload.uuid for workload in told.workloads] == [str(n) for n in range(len(told.workloads))]
+    assert {workload.tolerance for workload in told.workloads} == {Tolerance()}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "least", "most"), [([9, 9], 2, 2), ([9] * 9, 3, 3), ([1 << 30, 1 << 29], 1, 1), ([], 0, 0)]
+)
+def test_inputs_of_a_few_small_workloads_travel_for_the_outside_clock(
+    sizes: list[int], least: int, most: int
+) -> None:
+    specs = [WorkloadSpec("", [], [], size, 0, made=True, told=True) for size in sizes]
+    assert least <= len(travelling(specs, range(len(specs)))) <= most
+    assert not travelling([WorkloadSpec("", [], [], 9, 0, told=True)], [0])
 
 
 def test_the_same_seed_makes_what_the_judge_makes_whatever_the_process_is_set_to() -> None:

@@ -144,7 +144,7 @@ class Run:
         refused = check(solution, problem) if self.gate else None
         if refused is not None and not refused.ok:
             return Evaluation(verdict="REJECT", reason=refused.reason, detail=refused.detail)
-        return await bench.evaluate(solution, EvaluationPlan())
+        return await bench.evaluate(solution, EvaluationPlan(check_claims=True))
 
 
 def read_manifest(corpus: Path, *, gpu: bool, only: str | None = None) -> list[dict[str, Any]]:

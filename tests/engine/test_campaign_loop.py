@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from stub_proposer import ProposerError, in_order, slowly_better
 
-from engine.guard import guard
+from engine.guard import confirmation
 from engine.guard.stop import split_budget
 from engine.profile.sanitize import Sanitized
 from engine.proposers.base import UnusableReply
@@ -69,8 +69,8 @@ async def test_a_keep_whose_kernels_write_out_of_bounds_is_none(lab, monkeypatch
         stray = Sanitized(reason="wrong.memory-access", detail="memcheck: 1 errors", evidence={"sanitizer": 1})
         return stray if "stray" in solution.entry_source else Sanitized(notes=["memcheck: nothing found"])
 
-    monkeypatch.setattr(guard, "wants_sanitizer", lambda solution, device: True)
-    monkeypatch.setattr(guard, "sanitize", sanitized)
+    monkeypatch.setattr(confirmation, "wants_sanitizer", lambda solution, device: True)
+    monkeypatch.setattr(confirmation, "sanitize", sanitized)
     campaign = lab(in_order(["ms=0.5 stray", "ms=0.6", "ms=0.9"]), candidates=3)
     await campaign.run()
     told = [(e.outcome, e.reason) for e in campaign.events(ev.Verdict)]

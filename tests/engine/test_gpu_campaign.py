@@ -32,6 +32,7 @@ class GpuBench(FakeBench):
         super().__init__(problem, device, scratch, delay_s=0.02)
         self.noise = noise  # the seed's
         self.asked_for_the_seeds = 0
+        self.fails = 0  # times that it cannot be measured
         self.device = DeviceFacts(kind="cuda", name="NVIDIA H200", uuid="GPU-1")
         self.compile_s: list[float] = []
 
@@ -47,6 +48,8 @@ class GpuBench(FakeBench):
         if "ms=" in solution.entry_source:
             return await super().noise_of(solution)
         self.asked_for_the_seeds += 1
+        if self.asked_for_the_seeds <= self.fails:
+            raise Fault("fault.spawn", "no memory for another process")
         await asyncio.sleep(0.05)
         return self.noise
 
@@ -179,6 +182,36 @@ async def test_the_seeds_noise_is_measured_once_and_only_for_a_gain_that_it_coul
     assert summary.noise == summary.noise_of[0] == 0.001
     (measured,) = run.events(ev.BaselinesMeasured)
     assert measured.noise is None
+
+
+async def test_what_may_be_noise_of_the_seed_teaches_no_trap(lab: Any, seen: list[str]) -> None:
+    run = on_a_gpu(lab, "ms=1.06", "ms=2.0")
+    await run.run()
+    assert [(e.outcome, e.reason) for e in run.events(ev.Verdict)] == [("REVERT", "keep.slower")] * 2
+    with run.reader() as reader:
+        assert [row.candidate for row in reader.memory()] == [2]
+
+
+async def test_a_seed_whose_noise_could_not_be_measured_is_asked_again(lab: Any, seen: list[str]) -> None:
+    run = on_a_gpu(lab, "ms=0.9 noise=0.01", "ms=0.8 noise=0.01", agents=2)
+    made = run._open_bench
+
+    def broken(*given: Any) -> Any:
+        bench = made(*given)
+        bench.fails = 1
+        return bench
+
+    run._open_bench = broken
+    summary = await run.run()
+    assert run.bench.asked_for_the_seeds == 2 and summary.noise == 0.001
+
+
+async def test_a_gain_that_was_measured_for_a_smaller_margin_is_measured_again(lab: Any, seen: list[str]) -> None:
+    run = on_a_gpu(lab, "ms=0.7 wide=0.2 noise=0.25")
+    await run.run()
+    (verdict,) = run.events(ev.Verdict)
+    assert verdict.outcome == "KEEP", verdict.detail
+    assert run.bench.calls == 3
 
 
 async def test_no_best_is_safe_by_being_erratic_or_by_failing_when_it_is_challenged(

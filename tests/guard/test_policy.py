@@ -101,6 +101,16 @@ def test_only_a_gain_that_no_noise_comes_near_is_clear(gain: float, noise: float
     assert not keep.beyond_noise(passed(gain, 4.0), noise)  # its interval reaches below
 
 
+@pytest.mark.parametrize(
+    ("gain", "half", "noise", "early"),
+    [(1.4, 0.2, 0.25, True), (1.4, 0.05, 0.25, False), (1.2, 0.1, 0.25, False), (1.4, 0.2, 0.0, False)],
+)
+def test_only_a_gain_that_is_likely_and_unclear_was_stopped_early(
+    gain: float, half: float, noise: float, early: bool
+) -> None:
+    assert keep.stopped_early(passed(gain, half), 0.01, noise) is early
+
+
 def test_a_workload_that_got_slower_is_noted() -> None:
     evaluation = Evaluation(
         verdict="PASS",

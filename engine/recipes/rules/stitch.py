@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from engine.problems.model import ScalarInput
 from engine.recipes.dag import Graph, Node
 from engine.recipes.emit_loops import spell_looped
 from engine.recipes.emit_triton import Kernel, Style, spell_row
@@ -318,9 +319,16 @@ def stitched(subject: Subject, options: Mapping[str, Any]) -> dict[str, Any]:
         "nodes": len(graph.nodes),
         "half": any(v.dtype in ("bfloat16", "float16") for v in graph.values.values()),
         "wide_products": any(s.kind == "mm" and s.a.dtype == "float32" for s in plan.stages),
+        "fixed_numbers": _fixed_numbers(subject),
         "rtol": min(w.tolerance.max_rtol for w in subject.workloads),
         "atol": min(w.tolerance.max_atol for w in subject.workloads),
     }
+
+
+def _fixed_numbers(subject: Subject) -> bool:
+    """Whether every number among the inputs is the workload's: none is drawn anew for each call."""
+    numbers = [name for name, spec in subject.definition.inputs.items() if spec.shape is None]
+    return all(isinstance(w.inputs.get(name), ScalarInput) for w in subject.workloads for name in numbers)
 
 
 def _core_of(plan: Plan, index: int) -> Core:
