@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from engine.guard.gate import check
 from engine.problems.model import Problem
@@ -104,3 +107,44 @@ def test_numbers_that_change_from_call_to_call_are_no_reason_to_compile_again(
             told = {value.value for value in ast.walk(kernel.decorator_list[0]) if isinstance(value, ast.Constant)}
             numbers = {argument.arg for argument in kernel.args.args if argument.annotation is None}
             assert numbers & CHANGING <= told, (fit.recipe.name, kernel.name)
+
+
+class CompiledOnce:
+    """A kernel as Triton's are called: the first call compiles and tells how the compiled one is launched."""
+
+    fn = "rows"
+
+    def __init__(self) -> None:
+        self.compiled: list[tuple[Any, ...]] = []
+        self.launched: list[tuple[Any, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def compiling(*arguments: Any, num_warps: int) -> Any:
+            self.compiled.append((grid, arguments[-4:]))
+            return {grid: lambda *again: self.launched.append((grid, again[-4:]))}
+
+        return compiling
+
+
+def test_stages_launch_again_only_what_was_compiled_for_the_same_call(
+    subjects: dict[str, Subject], recipes: dict[str, Recipe]
+) -> None:
+    fits, _ = match_all([recipes["stitched-stages"]], subjects["text_decoder_layer_bf16"])
+    source = render(fits[0], starting_points(fits[0].recipe.file, fits[0].facts)[0]).entry_source
+    wanted = [
+        node
+        for node in ast.parse(source).body
+        if ast.unparse(node).startswith(("_MOST =", "_compiled =", "def _depends", "def _launch"))
+    ]
+    host = SimpleNamespace(next_power_of_2=lambda n: 1 << (n - 1).bit_length(), cdiv=lambda a, b: -(-a // b))
+    names: dict[str, Any] = {"torch": torch, "triton": host}
+    exec(compile(ast.Module(wanted, []), "stages", "exec"), names)
+    launch, kernel, tensor = names["_launch"], CompiledOnce(), torch.empty(64, 256)
+
+    for rows, cols, number, factor in ((64, 128, 7, 0.5), (64, 128, 7, 0.25), (64, 128, 7, 0.5)):
+        launch(kernel, rows, cols, (tensor, factor, number))
+    assert len(kernel.compiled) == 1 and kernel.launched == kernel.compiled * 2
+    for rows, cols, number, given in ((64, 256, 7, tensor), (32, 128, 7, tensor), (64, 128, 8, tensor)):
+        launch(kernel, rows, cols, (given, 0.5, number))
+    launch(kernel, 64, 128, (tensor.view(-1)[1:], 0.5, 7))  # not aligned as the first was
+    assert len(kernel.compiled) == 5 and len(kernel.launched) == 2
