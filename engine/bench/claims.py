@@ -49,7 +49,7 @@ async def verify_claims(trial: Trial) -> None:
     trial.evidence["timing_checks"] = {trial.session.specs[w].uuid: check for w, check in first.items()}
     weak = sum(check.weak for check in first.values())
     if weak:
-        trial.notes.append(f"timing: weakly checked on {weak} of {len(first)} workloads (short calls)")
+        trial.notes.append(f"timing: weakly checked on {weak} of {len(first)} workloads (short, or slow inputs)")
     suspects = [workload for workload, check in first.items() if check.suspect]
     again: dict[int, TimingCheck] = {}
     for _ in range(_FRESH_RUNS):
