@@ -17,6 +17,7 @@ from engine.bench.device_claims import HIDDEN_MS, device_checks
 from engine.bench.noop import noop_contender, noop_fault, overhead_of
 from engine.bench.overhead import Overhead
 from engine.bench.plan_calls import FRESH, style_of_round
+from engine.bench.reasons import fault_reason
 from engine.bench.stats import TimingCheck, decide_pairs, timing_is_forged
 from engine.errors import Fault
 from engine.problems.reference import is_reference
@@ -140,9 +141,7 @@ async def _overheads(trial: Trial, sizes: dict[int, int]) -> dict[int, Overhead]
     style = trial.candidate.solution.spec.destination_passing_style
     missing = {w: k for w, k in sizes.items() if (style, w, k) not in session.overheads}
     if missing:
-        noop = noop_contender(session, style)
-        noop.makes_inputs = trial.candidate.makes_inputs
-        measured = await _fresh_blocks(trial, [noop], missing, _BLOCKS + 1)
+        measured = await _fresh_blocks(trial, [noop_contender(session, style)], missing, _BLOCKS + 1)
         for workload, blocks in measured[0].items():
             session.overheads[style, workload, sizes[workload]] = overhead_of(blocks)
     return {w: session.overheads[style, w, k] for w, k in sizes.items()}
@@ -155,7 +154,7 @@ async def _fresh_run(trial: Trial, claims: dict[int, float]) -> dict[int, Timing
     """
     assert trial.timing is not None
     candidate = Contender(trial.session, trial.candidate.solution, "candidate")
-    candidate.library, candidate.makes_inputs = trial.candidate.library, trial.candidate.makes_inputs
+    candidate.library = trial.candidate.library
     if trial.session.on_gpu:
         candidate.call_s = dict(trial.candidate.call_s)  # its blocks may take as long as the first process's
         try:
@@ -166,7 +165,6 @@ async def _fresh_run(trial: Trial, claims: dict[int, float]) -> dict[int, Timing
     spin_ns = {w: int(1e6 * claim) for w, claim in claims.items()}
     sizes = {w: trial.timing.sizes[w] for w in claims}
     noop = noop_contender(trial.session, trial.candidate.solution.spec.destination_passing_style, spin_ns)
-    noop.makes_inputs = candidate.makes_inputs
     again, idle, *rivals = await _fresh_blocks(trial, [candidate, noop, *trial.rivals[:1]], sizes, _BLOCKS + 1)
     checks: dict[int, TimingCheck | None] = {}
     for workload, k in sizes.items():
@@ -223,8 +221,9 @@ async def _fresh_blocks(
         if running.role == "candidate":
             raise
         if running.role == "noop":
-            raise noop_fault(trial.session, failure) from None
-        raise Fault(f"fault.{running.role}", f"{failure.reason} {failure.detail} (in a fresh run)") from None
+            raise noop_fault(failure) from None
+        reason = fault_reason(running.role, failure.reason)
+        raise Fault(reason, f"{failure.reason} {failure.detail} (in a fresh run)") from None
     finally:
         for contender in contenders:
             await contender.close()

@@ -216,6 +216,5 @@ class Contender:
 async def fill(sides: Sequence[Contender], workload: int, inputs: list[jw.Inputs]) -> jw.Filled:
     """The inputs of a block where all these sides of one session find them. Raises :class:`Fault`."""
     session = sides[0].session
-    spec = session.specs[workload]
-    told = spec.told and (not spec.made or all(side.makes_inputs for side in sides))
+    told = session.told(workload, made_there=all(side.makes_inputs for side in sides))
     return await session.judge.fill([side.number for side in sides], workload, inputs, FIRST_CALL_S, told=told)

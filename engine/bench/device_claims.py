@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -43,7 +44,8 @@ async def device_checks(
     Raises :class:`Failure` of the candidate, :class:`engine.errors.Fault` of anything of ours.
     """
     checks: dict[int, TimingCheck] = {}
-    makes_inputs, travel = candidate.makes_inputs, travelling(trial.session.specs, claimed_ms)
+    makes_inputs = candidate.makes_inputs
+    travel = travelling(trial.session.specs, trial.session.slots, claimed_ms)
     try:
         for workload, claim in claimed_ms.items():
             await trial.breathe()
@@ -54,8 +56,7 @@ async def device_checks(
                     continue  # only the longest can still hide what such a call takes
                 check = await _asked(trial, candidate, workload, claim, prelude, fresh=fresh)
                 if check is not None:
-                    making_ms = 1e3 * _least_s(trial, workload) - claim
-                    hidden = trial.session.specs[workload].made and candidate.makes_inputs and making_ms > claim
+                    hidden = candidate.makes_inputs and _making_ms(trial, workload) > claim
                     checks[workload] = msgspec.structs.replace(check, weak=check.weak or hidden)
                 if check is None or not check.suspect or check.below_bound:
                     break
@@ -65,14 +66,14 @@ async def device_checks(
     return checks
 
 
-def travelling(specs: Sequence[WorkloadSpec], asked: Iterable[int]) -> set[int]:
+def travelling(specs: Sequence[WorkloadSpec], slots: Sequence[int], asked: Iterable[int]) -> set[int]:
     """Workloads whose inputs travel while the outside clock is looked at, though processes could make them.
 
     Time in which the problem's own code makes inputs is subtracted, and a process that makes them faster, or whose
     making scatters, could hide work in it. Copying takes as long for everybody. Some of the small ones, in secret;
-    the smallest where all are large.
+    the smallest where all are large. None of which a call at a time fits: two calls would have the same inputs.
     """
-    made = [w for w in asked if specs[w].made and specs[w].told]
+    made = [w for w in asked if specs[w].made and specs[w].told and slots[w] > 1]
     small = [w for w in made if specs[w].input_stride <= _SENT_BYTES]
     if not small:
         return {min(made, key=lambda w: specs[w].input_stride)} if made else set()
@@ -123,6 +124,15 @@ async def _asked(
 def _least_s(trial: Trial, workload: int) -> float:
     """What a call takes at least, whoever runs it: above all drawing or making its inputs."""
     return min(side.call_s.get(workload, 0.0) for side in (trial.candidate, *trial.rivals))
+
+
+def _making_ms(trial: Trial, workload: int) -> float:
+    """What making the inputs of a call takes, where the problem's own code does, by the rivals' calls; else 0."""
+    if not trial.session.specs[workload].made or trial.timing is None:
+        return 0.0
+    blocks = [(side, trial.timing.blocks[side.role][workload]) for side in trial.rivals]
+    found = [1e3 * side.call_s[workload] - fmean(b.mean_ms for b in b_all) for side, b_all in blocks if b_all]
+    return min(found, default=0.0)
 
 
 def calls_of_check(slots: int, *, drawing_s: float, call_s: float) -> int:

@@ -21,7 +21,7 @@ import torch
 
 from engine.bench import wire
 from engine.bench.cuda_timer import L2Flush, open_clock, pin
-from engine.bench.digest import numbers_of, open_digest
+from engine.bench.digest import digest_numbers, numbers_of, open_digest
 from engine.bench.harness import (
     FRESH,
     REFILLED,
@@ -79,7 +79,7 @@ class DeviceCaller:
         assert self.made is not None  # its name came with the problem
         try:
             return self.made(workload, seed)
-        except Exception as error:  # noqa: BLE001  the problem's border
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the problem's border
             raise Refused(wire.INPUTS, describe(error).decode("utf-8", "replace")) from None
 
     def _sources(self, workload: int, call: wire.Call, made: list[Any]) -> Iterator[tuple[torch.Tensor, int]]:
@@ -197,7 +197,7 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
     untouched, set_stream = torch._C.DisableTorchFunction, torch.cuda.set_stream
     items_of, taken_from = items_reader(), _output_taker(caller.device)
     detach, clone, dense = torch._C.TensorBase.detach, torch._C.TensorBase.clone, torch.contiguous_format
-    by_call, entry = _by_call, import_entry()
+    by_call, number_of, entry = _by_call, digest_numbers, import_entry()
 
     def execute(run: wire.Run) -> Executed:
         spec = caller.workloads[run.workload]
@@ -212,6 +212,7 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
             if len({call.slot for call in run.calls}) == len(run.calls):
                 prepared = [caller.arguments(run.workload, call) for call in run.calls]
         taken: list[torch.Tensor] = []
+        numbers: list[list[wire.Place]] = []
         for index, call in enumerate(run.calls):
             try:
                 arguments = prepared[index] if prepared else caller.arguments(run.workload, call)
@@ -237,6 +238,9 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
                     kept = [clone(detach(value), memory_format=dense) for value in values]
                     given = [value for value in arguments if isinstance(value, torch.Tensor)]
                     taken += [digest(value) for value in (*kept, *given)]
+                if spec.made:
+                    told = [value for value in arguments if not isinstance(value, torch.Tensor)]
+                    numbers += by_call([number_of(told)], 1)
                 caller.held.append(kept)
             except Refused as refusal:
                 return [*_ok(index), (refusal.status, 0)], [], refusal.detail.encode("utf-8", "replace")
@@ -244,6 +248,7 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
                 return [*_ok(index), (status_of(error), 0)], [], describe(error)
         with untouched():
             places = by_call(as_numbers(taken), len(run.calls))
+        places = [[*row, *more] for row, more in zip(places, numbers, strict=True)] if numbers else places
         claims = clock.claims() if timed else [0] * len(run.calls)
         return [(wire.OK, max(claim, 0)) for claim in claims], places, b""
 

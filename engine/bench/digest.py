@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Callable, Iterable
+import struct
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -124,3 +125,9 @@ def numbers_of(digests: Iterable[torch.Tensor]) -> list[int]:
     """All of them as they travel, 64 bits without a sign, in one transfer."""
     held = list(digests)
     return [value & _MASK for value in torch.stack(held).tolist()] if held else []
+
+
+def digest_numbers(values: Sequence[bool | int | float]) -> int:
+    """Of the numbers among the inputs, as digests travel."""
+    packed = struct.pack(f"<{len(values)}d", *values)
+    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")

@@ -18,7 +18,7 @@ from engine.bench.contender import Contender, Failure
 from engine.bench.correctness import Correctness, check_rounds, first_call
 from engine.bench.device_lock import DeviceLock, Turn
 from engine.bench.idle import IdleCalls
-from engine.bench.reasons import asks_for_cuda, missing_package, verdict_of
+from engine.bench.reasons import asks_for_cuda, fault_reason, missing_package, verdict_of
 from engine.bench.session import Session
 from engine.bench.summary import summarize
 from engine.bench.timing import Pairing, Timing, concurrent_rounds
@@ -28,7 +28,8 @@ from engine.records import Evaluation
 from engine.text import clean
 
 _DETAIL_LIMIT = 2000
-_OF_INPUTS = ("wrong.inputs", "wrong.input-mutation", "wrong.unlisted-shape", "fault.inputs")
+_OF_INPUTS = ("wrong.inputs", "wrong.input-mutation", "fault.inputs")
+_SEEDS = 4
 _SAME_FOR_ALL = ("crash.import", "resource.disk", "compile.failed", "compile.timeout")
 
 
@@ -57,19 +58,16 @@ class Trial:
         rivals: Sequence[Rival],
         on_phase: PhaseSink | None,
         idle: IdleCalls,
-        *,
-        makes_inputs: bool = True,
     ) -> None:
         self.idle = idle
         self.session, self.lock, self.plan = session, lock, plan
         self.candidate = Contender(session, solution, "candidate")
         self.rivals = [Contender(session, r.solution, r.role) for r in rivals]
-        for side in (self.candidate, *self.rivals):
-            side.makes_inputs = makes_inputs and side.makes_inputs
         self.on_phase = on_phase or (lambda phase, detail: None)
         self.phases = dict.fromkeys(("start", "compile", "wait", "correctness", "timing"), 0.0)
         self.results: dict[int, Correctness] = {}
         self.unlisted = Correctness()
+        self.unlisted_cause = ""
         self._turn: Turn | None = None
         self.timing: Timing | None = None
         self.notes: list[str] = []
@@ -100,14 +98,19 @@ class Trial:
             phases_s={name: round(seconds, 4) for name, seconds in self.phases.items()},
         )
 
-    def blames_inputs(self, reason: str) -> bool:
-        """Whether this failure may be due to other inputs than the judge's, made by the problem's own code.
-
-        Digests bind tensors, but not the numbers that are made with them: then a wrong result may be right.
+    def doubted_inputs(self, reason: str) -> dict[int, list[int]]:
+        """By workload the last seeds, where this failure may be due to the problem's own code making other inputs
+        there than with the judge, or none; else nothing.
         """
-        made = [spec for spec in self.session.specs if spec.made and spec.told and self.candidate.makes_inputs]
-        numbers = any(item.made and item.shape is None for spec in made for item in spec.inputs)
-        return bool(made) and (reason in _OF_INPUTS or (numbers and reason.startswith("wrong.")))
+        made = [w for w, spec in enumerate(self.session.specs) if spec.made and spec.told]
+        if not made or not self.candidate.makes_inputs:
+            return {}
+        found = {w: result.seeds[-_SEEDS:] for w, result in self.results.items() if result.reason in _OF_INPUTS}
+        if self.session.unlisted is not None and self.unlisted_cause in _OF_INPUTS:
+            found[self.session.unlisted] = []
+        if reason == "fault.inputs":
+            found |= {w: [] for w in made[:1]}
+        return {w: seeds for w, seeds in found.items() if w in made}
 
     def workloads(self) -> list[int]:
         wanted = self.plan.workloads
@@ -225,6 +228,7 @@ class Trial:
             self.session.unlisted = None  # the reference itself does not run there
             return
         shape = ", ".join(f"{k}={v}" for k, v in self.session.problem.workloads[workload].axes.items())
+        self.unlisted_cause = result.reason
         silently = result.reason != "wrong.exception" and result.reason.startswith(("wrong.", "hack."))
         if silently:
             self.unlisted.reason = "wrong.unlisted-shape"
@@ -242,12 +246,11 @@ class Trial:
                 await rival.run(workload, self.session.draw(workload, 1), 0)
         except Failure as failure:
             detail = f"the {rival.role} failed: {failure.reason} {failure.detail}"
-            if failure.reason == "wrong.inputs":
-                self.session.inputs_travel |= rival.role == "reference"  # an incumbent may say so out of spite
-                raise Fault("fault.inputs", detail) from None
             needs = self.session.device == "cpu" and rival.role == "reference"
+            needs = needs and failure.reason != "wrong.inputs"
             needs = needs and asks_for_cuda(failure.detail, rival.solution.entry_source)
-            raise Fault("needs.cuda" if needs else f"fault.{rival.role}", detail) from None
+            reason = fault_reason(rival.role, failure.reason)
+            raise Fault("needs.cuda" if needs else reason, detail) from None
 
     async def _prepare_noop(self) -> None:
         """Whose overhead the outside clock subtracts; it starts while others compile, if it does not live yet."""

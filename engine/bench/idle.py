@@ -38,7 +38,7 @@ class IdleCalls:
             try:
                 await self._noops[key].start()
             except Failure as failure:
-                raise noop_fault(self._session, failure) from None
+                raise noop_fault(failure) from None
             return self._noops[key]
 
     async def overhead(
@@ -62,7 +62,7 @@ class IdleCalls:
                 sizes = (k, 2 * k) * _PAIRS
                 blocks = [(await prelude_block(noop, workload, calls, prelude))[0] for calls in sizes]
             except Failure as failure:
-                raise noop_fault(self._session, failure) from None
+                raise noop_fault(failure) from None
             self._overheads[key] = overhead_of(blocks)
         return self._overheads[key]
 

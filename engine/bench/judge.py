@@ -28,7 +28,7 @@ from engine.bench import wire
 from engine.bench.admission import Probe
 from engine.bench.compare import CHUNK
 from engine.bench.cuda_timer import pin
-from engine.bench.digest import digest_code, numbers_of, open_digest
+from engine.bench.digest import digest_code, digest_numbers, numbers_of, open_digest
 from engine.bench.judge_compare import judge_call, probe
 from engine.bench.judge_memory import Side, bytes_of, on_host, poison_of, strided
 from engine.bench.layout import workload_spec
@@ -218,7 +218,6 @@ class Judge:
     def fill(self, request: jw.Fill) -> jw.Filled:
         spec = self.specs[request.workload]
         if request.told:
-            # Digests bind what they return.
             numbers = [self._scalars(request.workload, call.seed) for call in request.calls]
             return jw.Filled(scalars=numbers, told=True)
         scalars: list[list[bool | int | float]] = []
@@ -245,7 +244,7 @@ class Judge:
     def _scalars(self, workload: int, seed: int) -> list[bool | int | float]:
         """The numbers among the inputs. No tensor is drawn: on a GPU that would disturb the block to come.
 
-        None where the problem's own code makes the inputs, numbers included, in the candidate's process.
+        Nothing where the problem's own code makes the inputs, numbers included, in the candidate's process.
         """
         if self.specs[workload].made:
             return []
@@ -307,15 +306,18 @@ class Judge:
         self, spec: wire.WorkloadSpec, outputs: list[torch.Tensor], values: list[Any], digests: list[int]
     ) -> jw.Finding | None:
         tensors = [value.to(self.device) for value in values if isinstance(value, torch.Tensor)]
-        if len(digests) != len(outputs) + len(tensors):
+        if len(digests) != len(outputs) + len(tensors) + spec.made:
             raise wire.ProtocolError("not as many digests as tensors")
+        numbers = [value for value in values if not isinstance(value, torch.Tensor)]
+        if spec.made and digests[-1] != digest_numbers(numbers):
+            return jw.Finding(reason="wrong.input-mutation", detail="its numbers are not the problem's")
         found = numbers_of(self.digest(value.contiguous()) for value in (*outputs, *tensors))
         for item, now, told in zip(spec.outputs, found, digests, strict=False):
             if now != told:
                 detail = f"{item.name} is not what it was when its call had ended: it was finished later"
                 return jw.Finding(reason="hack.late-output", detail=detail)
         names = [item.name for item in spec.inputs if item.shape is not None]
-        for name, now, told in zip(names, found[len(outputs) :], digests[len(outputs) :], strict=True):
+        for name, now, told in zip(names, found[len(outputs) :], digests[len(outputs) : len(found)], strict=True):
             if now != told:
                 return jw.Finding(reason="wrong.input-mutation", detail=f"run changed its input {name}")
         return None

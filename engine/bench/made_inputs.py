@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,6 +42,10 @@ def _settings() -> list[Setting]:
         attribute(cudnn, "benchmark"),
         attribute(cudnn, "deterministic"),
         (torch.get_num_threads, torch.set_num_threads),
+        *(
+            (partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind))
+            for kind in ("cpu", "cuda")
+        ),
     ]
 
 
@@ -70,14 +75,14 @@ class MadeInputs:
         self._problem, self._device = problem, device
         self._settings = _settings()
         self._own = self._read()
-        self._trouble: Exception | None = None
+        self._trouble: BaseException | None = None
         self._function: CustomInputs | None = None
         try:
             with self._as_at_start():
                 self._function = getattr(
                     load_reference(problem.definition), problem.definition.custom_inputs_entrypoint or ""
                 )
-        except Exception as error:  # noqa: BLE001  the problem's border: it is told when inputs are asked for
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the problem's border: told when inputs are asked for
             self._trouble = error
 
     def __call__(self, workload: int, seed: int) -> list[Any]:

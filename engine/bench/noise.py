@@ -2,8 +2,8 @@
 
 On the CPU it is the machine's, and is measured once, from pairs of fresh processes. On a GPU it is mostly the
 kernel's: a single kernel repeats within 0.2 % from process to process, a row of small launches, whose gaps count,
-within 3 to 20 % (H200). There a panel of processes measures it: of the starting solution, and of a best and its
-challenger where the gain is not far beyond all noise.
+within 3 to 20 % (H200). There a panel of processes measures it: of a best and its challenger, where the gain is
+not far beyond all noise.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from engine.bench.contender import Contender, Failure
 from engine.bench.correctness import Correctness
 from engine.bench.device_lock import DeviceLock
 from engine.bench.plan_calls import FRESH, REFILLED, device_block_size
+from engine.bench.reasons import fault_reason
 from engine.bench.session import Session
 from engine.bench.stats import (
     NOISE_PAIRS,
@@ -50,7 +51,7 @@ async def measure_noise(session: Session, lock: DeviceLock, solution: Solution) 
     try:
         library = await library_of(session, solution)
     except Failure as failure:
-        raise Fault("fault.noise", f"{failure.reason} {failure.detail}") from None
+        raise Fault(fault_reason("noise", failure.reason), f"{failure.reason} {failure.detail}") from None
 
     def side(role: str) -> Contender:
         made = Contender(session, solution, role)
@@ -95,7 +96,7 @@ async def _panel(sides: list[Contender], lock: DeviceLock) -> list[list[float]]:
                     row.append(fmean(found))
         return rounds
     except Failure as failure:
-        raise Fault("fault.noise", f"{failure.reason} {failure.detail}") from None
+        raise Fault(fault_reason("noise", failure.reason), f"{failure.reason} {failure.detail}") from None
     finally:
         await asyncio.gather(*(side.close() for side in sides))
 
@@ -153,7 +154,7 @@ async def one_pair(sides: list[Contender], lock: DeviceLock, plan: EvaluationPla
             )
         return over_workloads(timing.log_ratios("incumbent", workloads))
     except Failure as failure:
-        raise Fault("fault.noise", f"{failure.reason} {failure.detail}") from None
+        raise Fault(fault_reason("noise", failure.reason), f"{failure.reason} {failure.detail}") from None
     finally:
         await asyncio.gather(*(side.close() for side in sides))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.bench.contender import Block, Contender, Failure
 from engine.bench.overhead import Overhead
+from engine.bench.reasons import fault_reason
 from engine.bench.session import Session
 from engine.bench.wire import WorkloadSpec
 from engine.errors import Fault
@@ -20,12 +21,10 @@ def noop_contender(
     return Contender(session, solution, "noop")
 
 
-def noop_fault(session: Session, failure: Failure) -> Fault:
+def noop_fault(failure: Failure) -> Fault:
     """A no-op is our own code: that it fails is never the candidate's fault."""
-    if failure.reason == "wrong.inputs":
-        session.inputs_travel = True
-        return Fault("fault.inputs", f"the problem's own code fails in another process: {failure.detail}")
-    return Fault("fault.overhead", f"the no-op failed: {failure.reason} {failure.detail}")
+    reason = fault_reason("overhead", failure.reason)
+    return Fault(reason, f"the no-op failed: {failure.reason} {failure.detail}")
 
 
 def overhead_of(blocks: list[Block]) -> Overhead:

@@ -46,6 +46,11 @@ _PREFIX_STATUS = {
 }
 
 
+def fault_reason(role: str, reason: str) -> str:
+    """Of a process that is not the candidate's and failed for ``reason``: perhaps in the problem's own code."""
+    return "fault.inputs" if reason == "wrong.inputs" else f"fault.{role}"
+
+
 _CUDA_WORDS = ("CUDA", "NVIDIA driver", "_scaled_mm", "cuda", "cudnn")
 
 

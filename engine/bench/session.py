@@ -117,6 +117,7 @@ class Session:
         capability: tuple[int, int] | None = None,
         device_uuid: str | None = None,
         namespaces: bool = True,
+        inputs_travel: bool = False,
     ) -> None:
         self.device_bytes, self.namespaces, self.capability = device_bytes, namespaces, capability
         extra = unlisted_workload(problem)
@@ -138,7 +139,7 @@ class Session:
         self.specs: list[wire.WorkloadSpec] = []
         self.slots: list[int] = []
         self.layers: dict[str, str] = dict(self.sandbox.layers)
-        self.inputs_travel = False  # even where the problem's own code could make them in the children
+        self.inputs_travel = inputs_travel  # even where the problem's own code could make them in the children
         self._sides: list[Side] = []
         self._free: list[Side] = []
         self._next_uid = secrets.randbelow(_UIDS)
@@ -263,14 +264,17 @@ class Session:
 
         ``made_there``: by the sides themselves, where the problem's own code makes them.
         """
+        told = self.told(workload, made_there=made_there)
+        return round_inputs(count, slots, anew=told, by_slot=self.specs[workload].made and not told)
+
+    def told(self, workload: int, *, made_there: bool) -> bool:
+        """Whether children build the inputs of a call from its seed; else their bytes travel."""
         spec = self.specs[workload]
-        told = spec.told and (made_there or not spec.made)
-        return round_inputs(count, slots, anew=told, by_slot=spec.made and not told)
+        return spec.told and (made_there or not spec.made)
 
     def draw_s(self, workload: int, *, made_there: bool) -> float:
         """Seconds that making the inputs of one call takes, where the problem's own code does and they travel."""
-        spec = self.specs[workload]
-        travel = spec.made and not (spec.told and made_there)
+        travel = self.specs[workload].made and not self.told(workload, made_there=made_there)
         return self.judge.draw_s.get(workload, 0.0) if travel else 0.0
 
     def sides_that_fit(self, wanted: int) -> int:

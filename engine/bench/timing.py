@@ -21,6 +21,7 @@ from engine.bench.plan_calls import (
     device_block_size,
     style_of_round,
 )
+from engine.bench.reasons import fault_reason
 from engine.bench.spotcheck import chosen, spot_checks
 from engine.bench.stats import PairDecision, decide_pairs
 from engine.hardware.quiet import QUIET
@@ -227,7 +228,7 @@ class Pairing:
         if side is self.candidate:
             result.reason, result.detail = failure.reason, f"{failure.detail} (while being timed)"
         else:
-            result.reason = f"fault.{side.role}"
+            result.reason = fault_reason(side.role, failure.reason)
             result.detail = f"the {side.role} failed while being timed: {failure.reason} {failure.detail}"
         if workload in self.workloads:
             self.workloads.remove(workload)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from engine.bench.api import EvaluationPlan, PhaseSink
+from engine.bench.api import CONFIRM_S, EvaluationPlan, PhaseSink
 from engine.errors import Fault
 from engine.grading import graded
 from engine.guard import keep
@@ -85,7 +85,8 @@ class Confirmation:
         """Once more, until it is clear for the margin that is known only now that noise is."""
         own = evaluation.comparison.noise if evaluation.comparison else 0.0
         margin = keep.effective_margin(self.session.margin, max(noise, own))
-        return _with_noise(await self._evaluated(msgspec.structs.replace(final, margin=margin)), own)
+        longer = msgspec.structs.replace(final, margin=margin, timing_s=CONFIRM_S)
+        return _with_noise(await self._evaluated(longer), own)
 
     async def _looked_through(self) -> Sanitized:
         """Kernels of the candidate's own are looked through for stray accesses and races before they are kept."""

@@ -277,11 +277,12 @@ class Guard:
         session = self._session
         noise = evaluation.comparison.noise if evaluation is not None and evaluation.comparison else 0.0
         lesson = self._lesson(submission, past, verdict)
-        scatter = session.scatter_of(session.agents[verdict.agent].state.best)
-        if not scatter and session.bench.device.kind != "cpu":
-            scatter = keep.UNKNOWN_NOISE
-        margin = keep.effective_margin(session.margin, scatter)
-        learnt = win_of(lesson) or trap_of(lesson, keep.BAND * margin)
+        best = session.agents[verdict.agent].state.best
+        scatter = session.scatter_of(best)
+        if not session.noise_is_known(best):
+            scatter = max(scatter, keep.UNKNOWN_NOISE)
+        near_best = -keep.accept_threshold(keep.effective_margin(session.margin, scatter))
+        learnt = win_of(lesson) or trap_of(lesson, near_best)
         write = None
         if learnt is not None:
             write = write_of(learnt, agent=submission.agent, device=session.bench.device)

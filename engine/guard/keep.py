@@ -21,7 +21,7 @@ BEYOND_NOISE = 1.0
 """A gain from which on a kernel's own noise is not asked for: it was never seen above 0.87, and that of an eager
 reference of a hundred launches (H200)."""
 UNKNOWN_NOISE = 0.25
-"""What a kernel of several launches may scatter by on a GPU: no trap is learnt from less while none is known."""
+"""What a kernel of several launches may scatter by on a GPU: near its best is twice that while none is known."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

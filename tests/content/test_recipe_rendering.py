@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -126,19 +128,23 @@ class CompiledOnce:
         return compiling
 
 
+def execute(subject: Subject, recipes: dict[str, Recipe], parts: tuple[str, ...], names: dict[str, Any]) -> None:
+    """These parts of the decoder layer's stages, by how they begin, among ``names``."""
+    fits, _ = match_all([recipes["stitched-stages"]], subject)
+    source = render(fits[0], starting_points(fits[0].recipe.file, fits[0].facts)[0]).entry_source
+    texts = {node: ast.unparse(node).removeprefix("@torch.no_grad()\n") for node in ast.parse(source).body}
+    wanted = [node for node, text in texts.items() if text.startswith(parts)]
+    assert len(wanted) == len(parts)
+    exec(compile(ast.Module(wanted, []), "stages", "exec"), names)
+
+
 def test_stages_launch_again_only_what_was_compiled_for_the_same_call(
     subjects: dict[str, Subject], recipes: dict[str, Recipe]
 ) -> None:
-    fits, _ = match_all([recipes["stitched-stages"]], subjects["text_decoder_layer_bf16"])
-    source = render(fits[0], starting_points(fits[0].recipe.file, fits[0].facts)[0]).entry_source
-    wanted = [
-        node
-        for node in ast.parse(source).body
-        if ast.unparse(node).startswith(("_MOST =", "_compiled =", "def _depends", "def _launch"))
-    ]
     host = SimpleNamespace(next_power_of_2=lambda n: 1 << (n - 1).bit_length(), cdiv=lambda a, b: -(-a // b))
     names: dict[str, Any] = {"torch": torch, "triton": host}
-    exec(compile(ast.Module(wanted, []), "stages", "exec"), names)
+    parts = ("_MOST =", "_compiled =", "def _depends", "def _launch")
+    execute(subjects["text_decoder_layer_bf16"], recipes, parts, names)
     launch, kernel, tensor = names["_launch"], CompiledOnce(), torch.empty(64, 256)
 
     for rows, cols, number, factor in ((64, 128, 7, 0.5), (64, 128, 7, 0.25), (64, 128, 7, 0.5)):
@@ -148,3 +154,79 @@ def test_stages_launch_again_only_what_was_compiled_for_the_same_call(
         launch(kernel, rows, cols, (given, 0.5, number))
     launch(kernel, 64, 128, (tensor.view(-1)[1:], 0.5, 7))  # not aligned as the first was
     assert len(kernel.compiled) == 5 and len(kernel.launched) == 2
+
+
+class OnCard(torch.Tensor):
+    is_cuda = True
+
+
+class Graphs:
+    """What the stages need of ``torch.cuda``; a captured call is made again when it is replayed."""
+
+    def __init__(self, names: dict[str, Any], *, replay_ms: float) -> None:
+        self.captured, self.replayed, self.calls = 0, 0, 0
+        self._names, self._replay_ms, self._last = names, replay_ms, ()
+        graphs = self
+
+        def stages(*arguments: Any) -> None:
+            graphs.calls += 1
+            graphs._last = arguments
+            arguments[-1].copy_(arguments[0] * arguments[-2])
+
+        class Graph:
+            def replay(self) -> None:
+                graphs.replayed += 1
+                stages(*self.of)
+
+        class Event:
+            at = 0
+
+            def __init__(self, enable_timing: bool) -> None: ...
+
+            def record(self) -> None:
+                self.at = graphs.replayed
+
+            def synchronize(self) -> None: ...
+
+            def elapsed_time(self, end: Any) -> float:
+                return graphs._replay_ms if end.at > self.at else 1.0
+
+        @contextmanager
+        def capture(graph: Any, pool: Any) -> Iterator[None]:
+            yield
+            graph.of, graphs.captured = graphs._last, graphs.captured + 1
+
+        stream = SimpleNamespace(wait_stream=lambda other: None)
+        cuda = SimpleNamespace(
+            Stream=lambda: stream, current_stream=lambda: stream, stream=lambda s: nullcontext(), CUDAGraph=Graph,
+            Event=Event, graph=capture, graph_pool_handle=lambda: (0, 0),
+        )  # fmt: skip
+        names["_stages"] = stages
+        names["torch"] = SimpleNamespace(
+            cuda=cuda, Tensor=torch.Tensor, no_grad=torch.no_grad, uint8=torch.uint8, empty_like=torch.empty_like,
+            _foreach_copy_=torch._foreach_copy_,
+        )  # fmt: skip
+
+
+REPLAYING = (
+    "_MOST_SHAPES =", "_MOST_BYTES =", "_plans,", "def _raw", "def _took", "def _plain", "def _planned", "def run"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("replay_ms", "most_bytes", "replays"), [(0.5, 1 << 20, True), (0.99, 1 << 20, False), (0.5, 8, False)]
+)
+def test_stages_are_replayed_with_every_calls_inputs_where_that_is_quicker(
+    subjects: dict[str, Subject], recipes: dict[str, Recipe], replay_ms: float, most_bytes: int, replays: bool
+) -> None:
+    names: dict[str, Any] = {}
+    graphs = Graphs(names, replay_ms=replay_ms)
+    execute(subjects["text_decoder_layer_bf16"], recipes, REPLAYING, names)
+    names["_MOST_BYTES"] = most_bytes
+    weights = [torch.ones(2, 3) for _ in range(9)]
+    for rows, factor in ((4, 2.0), (4, 2.0), (5, 2.0), (4, 3.0), (4, 2.0)):
+        given, out = torch.randn(rows, 3).as_subclass(OnCard), torch.zeros(rows, 3)
+        names["run"](given, *weights, 1e-6, factor, out)
+        assert torch.equal(out, given.as_subclass(torch.Tensor) * factor)
+    assert graphs.captured == (3 if most_bytes > 8 else 0)  # for two shapes, and another number
+    assert (len(names["_held"]) > 0) is replays  # what no graph uses is not kept

@@ -185,11 +185,11 @@ async def test_the_seeds_noise_is_measured_once_and_only_for_a_gain_that_it_coul
 
 
 async def test_what_may_be_noise_of_the_seed_teaches_no_trap(lab: Any, seen: list[str]) -> None:
-    run = on_a_gpu(lab, "ms=1.06", "ms=2.0")
+    run = on_a_gpu(lab, "ms=1.06", "ms=1.45", "ms=1.55")
     await run.run()
-    assert [(e.outcome, e.reason) for e in run.events(ev.Verdict)] == [("REVERT", "keep.slower")] * 2
+    assert [(e.outcome, e.reason) for e in run.events(ev.Verdict)] == [("REVERT", "keep.slower")] * 3
     with run.reader() as reader:
-        assert [row.candidate for row in reader.memory()] == [2]
+        assert [row.candidate for row in reader.memory()] == [3]  # twice what kernels may scatter by, and more
 
 
 async def test_a_seed_whose_noise_could_not_be_measured_is_asked_again(lab: Any, seen: list[str]) -> None:
