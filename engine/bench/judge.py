@@ -29,6 +29,7 @@ from engine.bench.admission import Probe
 from engine.bench.compare import CHUNK
 from engine.bench.cuda_timer import pin
 from engine.bench.digest import digest_code, digest_numbers, numbers_of, open_digest
+from engine.bench.input_rules import role_in, with_rules
 from engine.bench.judge_compare import judge_call, probe
 from engine.bench.judge_memory import Side, bytes_of, on_host, poison_of, strided
 from engine.bench.layout import workload_spec
@@ -36,20 +37,16 @@ from engine.bench.reasons import asks_for_cuda
 from engine.bench.refill import Pool, off_default, refilled
 from engine.bench.unlisted import UUID
 from engine.errors import BadInput, Fault
-from engine.problems.axes import resolve_axes, shape_of
-from engine.problems.distributions import Draw, role_of
-from engine.problems.dtypes import stored_shape, torch_dtype
+from engine.problems.axes import resolve_axes
+from engine.problems.dtypes import torch_dtype
 from engine.problems.inputs import make_inputs, scalar_inputs
 from engine.problems.load import problem_from_json
-from engine.problems.model import CustomInput, Problem, RandomInput, ScalarInput
+from engine.problems.model import Problem
 from engine.problems.outputs import normalize_outputs
 from engine.problems.reference import load_reference
 
 _CACHE_BYTES = 256 << 20  # of base sets, beyond the last two
 _DEVICE_CHUNK = 1 << 26  # elements compared at a time where memory is plenty and every step waits for the device
-# Roles whose elements are drawn independently of each other: rotating them gives another valid draw.
-_EXCHANGEABLE = {None, "weight matrix", "positive"}
-_NORMAL = {None, "weight matrix"}  # of those, in float types that can be added: sums of them are normal again
 
 _libc = ctypes.CDLL(None)
 _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
@@ -74,7 +71,11 @@ class Judge:
             workload_spec(self.definition, workload, axes)
             for workload, axes in zip(problem.workloads, self.axes, strict=True)
         ]
-        self.specs = [self._with_rules(index, spec) for index, spec in enumerate(self.specs)]
+        given = zip(self.specs, problem.workloads, self.axes, strict=True)
+        self.specs = [
+            with_rules(spec, self.definition, workload, axes, self.device, tells_seeds=self.tells_seeds)
+            for spec, workload, axes in given
+        ]
         self.digest_code = digest_code(self.device)
         self.digest = open_digest(self.device, self.digest_code)
         self.sides: dict[int, Side] = {}
@@ -140,8 +141,9 @@ class Judge:
     def _unpublished(self, workload: int, values: list[Any], seed: int) -> list[Any]:
         """The unlisted workload's norms have weights and biases: listed ones are all ones and zeros, so a kernel
         that leaves them out would be right by chance."""
+        axes, definition = self.axes[workload], self.definition
         return [
-            off_default(value, self._role(workload, item.name), seed + index)
+            off_default(value, role_in(definition, item.name, axes, self.device), seed + index)
             for index, (value, item) in enumerate(zip(values, self.specs[workload].inputs, strict=True))
         ]
 
@@ -161,24 +163,6 @@ class Judge:
         while self._set_bytes > _CACHE_BYTES and len(self._sets) > 2:
             _, dropped = self._sets.popitem(last=False)
             self._set_bytes -= bytes_of(dropped)
-
-    def _with_rules(self, workload: int, spec: wire.WorkloadSpec) -> wire.WorkloadSpec:
-        """Adds which inputs may be rotated, and who makes them: the seed alone, or the problem's own code."""
-        sources = self.problem.workloads[workload].inputs
-        kinds = [sources.get(item.name, RandomInput()) for item in spec.inputs]
-        inputs: list[wire.InputSpec] = []
-        for item, kind in zip(spec.inputs, kinds, strict=True):
-            drawn = item.shape is not None and isinstance(kind, RandomInput)
-            role = self._role(workload, item.name) if drawn else "given"
-            dtype = torch_dtype(item.dtype)
-            wide = dtype.is_floating_point and dtype.itemsize > 1
-            item = msgspec.structs.replace(item, rotates=role in _EXCHANGEABLE, blends=role in _NORMAL and wide)
-            inputs.append(msgspec.structs.replace(item, made=isinstance(kind, CustomInput)))
-        seeded = all(isinstance(kind, RandomInput | ScalarInput) for kind in kinds)
-        made = bool(self.definition.custom_inputs_entrypoint) and not seeded
-        alone = all(isinstance(kind, RandomInput | ScalarInput | CustomInput) for kind in kinds)
-        told = self.tells_seeds and (alone if made else seeded)
-        return msgspec.structs.replace(spec, inputs=inputs, seeded=seeded, made=made, told=told)
 
     @staticmethod
     def shift_of(item: wire.InputSpec, call: jw.Inputs) -> int:
@@ -202,16 +186,6 @@ class Judge:
             shift = self.shift_of(item, call)
             return torch.roll(value.reshape(-1), shift).view(value.shape) if shift else value.clone()
         return refilled(value, call.shift, index, blends=item.blends)
-
-    def _role(self, workload: int, name: str) -> str | None:
-        """How an input is drawn, as far as that allows other draws to be made from it."""
-        spec = self.definition.inputs[name]
-        if self.definition.op_type == "sampling" and name == "probs":
-            return "probabilities"
-        shape = stored_shape(spec.dtype, shape_of(spec, self.axes[workload]) or ())
-        generator = torch.Generator()
-        draw = Draw(name, spec.description or "", shape, torch_dtype(spec.dtype), self.device, generator)
-        return role_of(draw)
 
     # -- requests -------------------------------------------------------------------------------------------
 

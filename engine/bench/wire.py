@@ -40,7 +40,6 @@ class InputSpec(msgspec.Struct, frozen=True):
     nbytes: int = 0
     rotates: bool = False  # its elements are exchangeable: a rotation is another valid draw
     blends: bool = False  # they are normal floats: so is a weighted sum of two rotations
-    made: bool = False  # by the problem's own code
 
 
 class OutputSpec(msgspec.Struct, frozen=True):
