@@ -26,7 +26,7 @@ from engine.problems.solution import Solution, python_solution
 
 from .conftest import make_problem
 
-TIMED = EvaluationPlan(rounds=2, min_pairs=3, max_pairs=4, calls=6)
+UNTIMED = EvaluationPlan(rounds=8, timing=False)  # this stand-in has no fills that would hide making inputs
 MAKES = """
 import os
 _counted = []
@@ -102,7 +102,7 @@ async def test_the_candidate_has_its_own_settings_and_no_say_in_the_inputs(
         lines = f"    {body}\n    return torch.softmax(x, dim=-1) * scale + y\n"
     source = f"import torch\n{before}\n\ndef run(x, y, scale):\n{lines}"
     async with opened(problem) as bench:
-        answer = await bench.evaluate(python_solution(source, definition=problem.name, name="it"), TIMED)
+        answer = await bench.evaluate(python_solution(source, definition=problem.name, name="it"), UNTIMED)
     assert answer.reason == reason or (reason == "wrong." and answer.reason.startswith(("wrong.", "hack."))), (
         answer.reason,
         answer.detail,
@@ -129,10 +129,10 @@ def solution_of(problem: Problem, body: str = "", before: str = "") -> Solution:
 async def test_nobody_is_blamed_for_what_the_problems_code_makes_elsewhere(opened: OpenBench, extra: str) -> None:
     problem = problem_that_makes(extra=extra)
     async with opened(problem) as bench:
-        right = await bench.evaluate(solution_of(problem), TIMED)
-        wrong = await bench.evaluate(solution_of(problem, "x.mul_(2)"), TIMED)
+        right = await bench.evaluate(solution_of(problem), UNTIMED)
+        wrong = await bench.evaluate(solution_of(problem, "x.mul_(2)"), UNTIMED)
         await bench.suspend()
-        after = await bench.evaluate(solution_of(problem), TIMED)
+        after = await bench.evaluate(solution_of(problem), UNTIMED)
     assert right.verdict == "PASS", (right.reason, right.detail)
     assert any("they travel" in note for note in right.notes)
     assert wrong.reason == "wrong.input-mutation", (wrong.reason, wrong.detail)
@@ -150,8 +150,8 @@ async def test_who_fails_by_itself_is_judged_once_and_changes_nothing_for_others
     seen: list[str] = []
     async with opened(problem) as bench:
         solution = solution_of(problem, body, "_calls = []")
-        wrong = await bench.evaluate(solution, TIMED, None, lambda phase, detail: seen.append(phase))
-        right = await bench.evaluate(solution_of(problem), TIMED)
+        wrong = await bench.evaluate(solution, UNTIMED, None, lambda phase, detail: seen.append(phase))
+        right = await bench.evaluate(solution_of(problem), UNTIMED)
         session = await bench._live()
     assert wrong.verdict == "FAIL" and not session.inputs_travel and seen.count("compiling") == 1
     assert right.verdict == "PASS" and not any("they travel" in note for note in right.notes)
@@ -163,7 +163,7 @@ async def test_an_incumbent_that_breaks_the_problems_code_changes_nothing(opened
     breaks = f"sys.modules['kernelarc_reference_{digest}'].get_inputs.__code__ = (lambda a, d: 1 / 0).__code__"
     spiteful = solution_of(problem, before=f"import sys\n{breaks}")
     async with opened(problem) as bench:
-        answer = await bench.evaluate(solution_of(problem), TIMED, spiteful)
+        answer = await bench.evaluate(solution_of(problem), EvaluationPlan(), spiteful)
         session = await bench._live()
     assert answer.reason == "fault.inputs" and not session.inputs_travel, (answer.reason, answer.detail)
 
