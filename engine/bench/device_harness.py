@@ -85,7 +85,8 @@ class DeviceCaller:
     def _sources(self, workload: int, call: wire.Call, made: list[Any]) -> Iterator[tuple[torch.Tensor, int]]:
         """(values, rotation in elements) of every tensor input: ``made``, drawn here or sent through the arena."""
         spec = self.workloads[workload]
-        definition, given = self.problem.definition, self.problem.workloads[workload]
+        definition = self.problem.definition
+        axes = resolve_axes(definition, self.problem.workloads[workload]) if call.seed else {}
         for index, item in enumerate(spec.inputs):
             if item.shape is None:
                 continue
@@ -93,7 +94,6 @@ class DeviceCaller:
                 start = call.slot * spec.input_stride + item.offset
                 yield self.inputs.tensor(start, torch_dtype(item.dtype), item.shape), 0
                 continue
-            axes = resolve_axes(definition, given)
             value = made[index] if made else random_input(definition, item.name, axes, self.device, call.seed)
             yield value, call.shift % value.numel() if item.rotates and value.numel() > 1 else 0
 
@@ -212,7 +212,7 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
             if len({call.slot for call in run.calls}) == len(run.calls):
                 prepared = [caller.arguments(run.workload, call) for call in run.calls]
         taken: list[torch.Tensor] = []
-        numbers: list[list[wire.Place]] = []
+        told: list[int] = []
         for index, call in enumerate(run.calls):
             try:
                 arguments = prepared[index] if prepared else caller.arguments(run.workload, call)
@@ -239,28 +239,29 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
                     given = [value for value in arguments if isinstance(value, torch.Tensor)]
                     taken += [digest(value) for value in (*kept, *given)]
                 if spec.made:
-                    told = [value for value in arguments if not isinstance(value, torch.Tensor)]
-                    numbers += by_call([number_of(told)], 1)
+                    told.append(number_of([value for value in arguments if not isinstance(value, torch.Tensor)]))
                 caller.held.append(kept)
             except Refused as refusal:
                 return [*_ok(index), (refusal.status, 0)], [], refusal.detail.encode("utf-8", "replace")
             except BaseException as error:  # noqa: BLE001  the candidate's border
                 return [*_ok(index), (status_of(error), 0)], [], describe(error)
         with untouched():
-            places = by_call(as_numbers(taken), len(run.calls))
-        places = [[*row, *more] for row, more in zip(places, numbers, strict=True)] if numbers else places
+            places = by_call(as_numbers(taken), told, len(run.calls))
         claims = clock.claims() if timed else [0] * len(run.calls)
         return [(wire.OK, max(claim, 0)) for claim in claims], places, b""
 
     return execute
 
 
-def _by_call(numbers: list[int], calls: int) -> list[list[wire.Place]]:
-    """Digests as they travel: where a place has an address and strides, they have a number."""
+def _by_call(numbers: list[int], last: list[int], calls: int) -> list[list[wire.Place]]:
+    """Digests as they travel: where a place has an address and strides, they have a number.
+
+    ``last``: one more of every call, after its others, or none at all.
+    """
     each, padding = len(numbers) // max(calls, 1), (0,) * wire.MAX_DIMS
     return [
-        [(value, *padding) for value in numbers[start : start + each]]
-        for start in range(0, each * calls, each or 1)
+        [(value, *padding) for value in (*numbers[call * each : (call + 1) * each], *last[call : call + 1])]
+        for call in range(calls)
     ]
 
 

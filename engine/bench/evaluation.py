@@ -246,10 +246,9 @@ class Trial:
                 await rival.run(workload, self.session.draw(workload, 1), 0)
         except Failure as failure:
             detail = f"the {rival.role} failed: {failure.reason} {failure.detail}"
-            needs = self.session.device == "cpu" and rival.role == "reference"
-            needs = needs and failure.reason != "wrong.inputs"
-            needs = needs and asks_for_cuda(failure.detail, rival.solution.entry_source)
             reason = fault_reason(rival.role, failure.reason)
+            needs = self.session.device == "cpu" and reason == "fault.reference"
+            needs = needs and asks_for_cuda(failure.detail, rival.solution.entry_source)
             raise Fault("needs.cuda" if needs else reason, detail) from None
 
     async def _prepare_noop(self) -> None:

@@ -49,7 +49,7 @@ class IdleCalls:
         prelude: int,
         *,
         waits: bool,
-        makes_inputs: bool = True,
+        makes_inputs: bool,
         anew: bool = False,
     ) -> Overhead:
         """With the device held. ``anew``: whatever is known is measured again."""

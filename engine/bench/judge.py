@@ -41,7 +41,7 @@ from engine.problems.axes import resolve_axes
 from engine.problems.dtypes import torch_dtype
 from engine.problems.inputs import make_inputs, scalar_inputs
 from engine.problems.load import problem_from_json
-from engine.problems.model import Problem
+from engine.problems.model import Problem, Workload
 from engine.problems.outputs import normalize_outputs
 from engine.problems.reference import load_reference
 
@@ -68,13 +68,7 @@ class Judge:
         # Where a candidate's memory can be read and written from outside, it is told no seeds at all.
         self.tells_seeds = self.device.type != "cpu" or own_inputs
         self.specs = [
-            workload_spec(self.definition, workload, axes)
-            for workload, axes in zip(problem.workloads, self.axes, strict=True)
-        ]
-        given = zip(self.specs, problem.workloads, self.axes, strict=True)
-        self.specs = [
-            with_rules(spec, self.definition, workload, axes, self.device, tells_seeds=self.tells_seeds)
-            for spec, workload, axes in given
+            self._spec(workload, axes) for workload, axes in zip(problem.workloads, self.axes, strict=True)
         ]
         self.digest_code = digest_code(self.device)
         self.digest = open_digest(self.device, self.digest_code)
@@ -83,6 +77,10 @@ class Judge:
         self._sets: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
         self._set_bytes = 0
         self._pool = Pool()
+
+    def _spec(self, workload: Workload, axes: dict[str, int]) -> wire.WorkloadSpec:
+        spec = workload_spec(self.definition, workload, axes)
+        return with_rules(spec, self.definition, workload, axes, self.device, tells_seeds=self.tells_seeds)
 
     def attach(self, input_fd: int, output_fd: int, request: jw.Attach) -> None:
         side = self.sides[request.side] = Side(input_fd, output_fd, request)

@@ -51,7 +51,7 @@ async def measure_noise(session: Session, lock: DeviceLock, solution: Solution) 
     try:
         library = await library_of(session, solution)
     except Failure as failure:
-        raise Fault(fault_reason("noise", failure.reason), f"{failure.reason} {failure.detail}") from None
+        raise _fault(failure) from None
 
     def side(role: str) -> Contender:
         made = Contender(session, solution, role)
@@ -69,6 +69,10 @@ async def measure_noise(session: Session, lock: DeviceLock, solution: Solution) 
         values.append(paired_interval(pairs).mid)
         errors.append(standard_error(pairs))
     return noise_floor(values, errors), values
+
+
+def _fault(failure: Failure) -> Fault:
+    return Fault(fault_reason("noise", failure.reason), f"{failure.reason} {failure.detail}")
 
 
 async def _panel(sides: list[Contender], lock: DeviceLock) -> list[list[float]]:
@@ -96,7 +100,7 @@ async def _panel(sides: list[Contender], lock: DeviceLock) -> list[list[float]]:
                     row.append(fmean(found))
         return rounds
     except Failure as failure:
-        raise Fault(fault_reason("noise", failure.reason), f"{failure.reason} {failure.detail}") from None
+        raise _fault(failure) from None
     finally:
         await asyncio.gather(*(side.close() for side in sides))
 
@@ -154,7 +158,7 @@ async def one_pair(sides: list[Contender], lock: DeviceLock, plan: EvaluationPla
             )
         return over_workloads(timing.log_ratios("incumbent", workloads))
     except Failure as failure:
-        raise Fault(fault_reason("noise", failure.reason), f"{failure.reason} {failure.detail}") from None
+        raise _fault(failure) from None
     finally:
         await asyncio.gather(*(side.close() for side in sides))
 

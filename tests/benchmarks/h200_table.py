@@ -136,28 +136,25 @@ class Row:
             if left > 20:
                 self._against(mode, best, scratch, left)
 
-    def _some(self) -> list[int]:
-        """Numbers of a few workloads, evenly chosen: a reference of many shapes compiles for minutes."""
-        from engine.problems.library import find_problem
+    def _against(self, mode: str, best: Path, scratch: Path, left: float, some: int = 0) -> None:
+        """``some``: on so many workloads only. A reference of many shapes compiles for minutes."""
+        from recipes_gpu import chosen
 
-        count = len(find_problem(self.problem).workloads)
-        return sorted({1 + n * (count - 1) // (SOME - 1) for n in range(SOME)})
-
-    def _against(self, mode: str, best: Path, scratch: Path, left: float, chosen: list[int] | None = None) -> None:
         from engine.bench.compiled import compiled_reference
         from engine.problems.library import find_problem
         from engine.problems.solution_io import solution_json
 
+        problem = find_problem(self.problem)
         rival = scratch / f"{self.name}-{mode}.json"
-        rival.write_bytes(solution_json(compiled_reference(find_problem(self.problem), mode)))
+        rival.write_bytes(solution_json(compiled_reference(problem, mode)))
         command = ["evaluate", self.problem, str(best), "--against", str(rival), "--json"]
-        for number in chosen or []:
-            command += ["--workload", str(number)]
+        for workload in chosen(problem, some) if some else []:
+            command += ["--workload", workload.uuid]
         code, out, err = self._run(command, left)
         answer = document(out)
         key = "compile" if mode == "default" else "autotune"
-        if code == 124 and not chosen:
-            return self._against(mode, best, scratch, left, chosen=self._some())
+        if code == 124 and not some:
+            return self._against(mode, best, scratch, left, SOME)
         if answer.get("verdict") != "PASS":
             words = f"{answer.get('reason')} {str(answer.get('detail'))[:200]}" if answer else err.strip()[-200:]
             self.found.setdefault(f"{key}_trouble", f"exit {code}: {words}")
@@ -165,7 +162,7 @@ class Row:
                 self._alone(best, 60.0)
             return
         self.found[key] = answer["against"] | {"workloads": len(answer["workloads"])}
-        if chosen:
+        if some:
             self._alone(best, 60.0)
         else:
             self._levels(answer)
