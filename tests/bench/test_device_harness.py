@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
@@ -14,7 +15,7 @@ from engine.bench import bench as bench_module
 from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench, reference_solution
 from engine.bench.correctness import Correctness
-from engine.bench.device_claims import device_checks
+from engine.bench.device_claims import device_checks, too_busy
 from engine.bench.device_harness import _copy_rotated
 from engine.bench.digest import KernelDigest, LinearDigest, digest_code, host_digest, open_digest
 from engine.bench.evaluation import Trial
@@ -112,20 +113,39 @@ def run(x, y, scale):
 """
 
 
+@asynccontextmanager
+async def waiting(bench: ProcessBench, problem: Problem, text: str) -> AsyncIterator[Trial]:
+    """A trial of a candidate whose calls wait on the host, with its claims still to be looked at."""
+    session = await bench._live()
+    solution = python_solution(text, definition=problem.name, name="wait")
+    assert bench._idle_calls is not None
+    trial = Trial(session, bench.lock, solution, QUICK, [], None, bench._idle_calls)
+    trial.results = {0: Correctness(), 1: Correctness()}
+    try:
+        yield trial
+    finally:
+        await trial.candidate.close()
+
+
 @pytest.mark.parametrize(("claimed_ms", "suspect"), [(0.2, True), (20.0, False)])
 async def test_the_outside_clock_sees_time_that_is_not_claimed(
     device_bench: ProcessBench, problem: Problem, claimed_ms: float, suspect: bool
 ) -> None:
-    session = await device_bench._live()
-    solution = python_solution(WAIT, definition=problem.name, name="wait")
-    assert device_bench._idle_calls is not None
-    trial = Trial(session, device_bench.lock, solution, QUICK, [], None, device_bench._idle_calls)
-    trial.results[0] = Correctness()
-    try:
-        checks = await device_checks(trial, trial.candidate, {0: claimed_ms})
-    finally:
-        await trial.candidate.close()
-    assert checks[0].suspect is suspect and trial.results[0].checked and not trial.results[0].reason
+    async with waiting(device_bench, problem, WAIT) as trial:
+        check = (await device_checks(trial, trial.candidate, {0: claimed_ms}))[0]
+    assert check is not None and check.suspect is suspect
+    assert trial.results[0].checked and not trial.results[0].reason
+
+
+@pytest.mark.parametrize(("fresh", "asked"), [(False, {0}), (True, {0, 1})])
+async def test_a_call_too_busy_to_be_timed_is_asked_again_before_others_are(
+    device_bench: ProcessBench, problem: Problem, fresh: bool, asked: set[int]
+) -> None:
+    async with waiting(device_bench, problem, WAIT.replace("0.002", "0.03")) as trial:
+        trial.candidate.call_s = {0: 1.0, 1: 1.0}  # few calls a block
+        checks = await device_checks(trial, trial.candidate, {0: 0.2, 1: 0.2}, fresh=fresh)
+    assert set(checks) == asked
+    assert all(check is not None and too_busy(check) for check in checks.values())
 
 
 async def test_a_comparison_has_an_interval_however_little_time_there_is(

@@ -129,6 +129,7 @@ class Run:
             "speedup": answer.geomean_speedup,
             "left": left,
             "s": round(time.monotonic() - begin, 2),
+            "phases_s": {phase: round(seconds, 1) for phase, seconds in answer.phases_s.items()},
         }
         if self.verbose or not result["ok"]:
             print(json.dumps(result), flush=True)
