@@ -55,6 +55,7 @@ BUNDLED = (
     "text_decoder_layer_bf16",
     "nvfp4_gqa_causal_h40_kv8_d128",
     "moe_swiglu_expert_backward_small_fp32",
+    "moe_swiglu_expert_parallel_backward_fp32",
     "moe_swiglu_expert_backward_fp32",
 )
 

@@ -28,6 +28,10 @@ SMALL: dict[str, tuple[dict[str, int], dict[str, int]]] = {
     "linear_gelu_residual_fp32": ({}, {"tokens": 9}),
     "masked_softmax_attention_fp32": ({}, {"batch": 1, "seq": 40}),
     "moe_swiglu_expert_backward_fp32": ({"hidden": 2048, "inter": 512, "experts": 3, "top_k": 2}, {"tokens": 48}),
+    "moe_swiglu_expert_parallel_backward_fp32": (
+        {"hidden": 2048, "inter": 512, "experts": 8, "local_experts": 4, "top_k": 2},
+        {"tokens": 48},
+    ),
     "moe_swiglu_expert_backward_small_fp32": (
         {"experts": 3, "top_k": 2},
         {"tokens": 48},

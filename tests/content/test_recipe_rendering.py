@@ -28,6 +28,7 @@ PROMISED = {
     "gqa_paged_prefill_causal_h32_kv4_d128_bf16": {"triton-varlen-attention"},
     "layernorm_h2048_bf16": {"triton-rows"},
     "moe_swiglu_expert_backward_fp32": {"triton-moe-backward"},
+    "moe_swiglu_expert_parallel_backward_fp32": {"triton-moe-backward"},
     "moe_swiglu_expert_backward_small_fp32": {"triton-moe-backward"},
     "nvfp4_gqa_causal_h40_kv8_d128": {"stitched-stages"},
     "qk_rmsnorm_h24_d128_bf16": {"triton-rows"},

@@ -62,6 +62,12 @@ CASES = [
         [{"tokens": 9}, {"tokens": 33}],
     ),
     (
+        "moe_swiglu_expert_parallel_backward_fp32",
+        "triton-moe-backward",
+        {"hidden": 96, "inter": 64, "experts": 12, "local_experts": 3, "top_k": 4},
+        [{"tokens": 9}, {"tokens": 33}],
+    ),
+    (
         "text_decoder_layer_bf16",
         "stitched-stages",
         {"hidden": 512, "heads": 4, "kv_heads": 2, "inter": 640},
