@@ -2,7 +2,7 @@
 
     python tests/benchmarks/h200_table.py [--problems DIR] [--only NAME,NAME] [--gpus N] [--minutes 1.25]
         [--candidates 24] [--agents 3] [--overlap-s 0] [--max-autotune NAME,NAME] [--limit-s 560] [--json FILE]
-        [--keep DIR]
+        [--keep DIR] [--some NAME,NAME]
 
 Each row is made by KernelArc's own commands, as a user would type them: ``run`` without an API key, ``export``,
 ``evaluate --against`` torch.compile of the reference. With several GPUs the rows are shared among them, each GPU
@@ -130,12 +130,15 @@ class Row:
 
     def compare(self, best: Path, scratch: Path, deadline: float) -> None:
         modes = ["default"]
-        if any(word and word in self.name for word in self.options.max_autotune.split(",")):
+        if self._chosen(self.options.max_autotune):
             modes.append("max-autotune-no-cudagraphs")
         for mode in modes:
             left = min(deadline - time.monotonic(), LONGEST_S)
             if left > 20:
-                self._against(mode, best, scratch, left)
+                self._against(mode, best, scratch, left, SOME if self._chosen(self.options.some) else 0)
+
+    def _chosen(self, words: str) -> bool:
+        return any(word and word in self.name for word in words.split(","))
 
     def _against(self, mode: str, best: Path, scratch: Path, left: float, some: int = 0) -> None:
         """``some``: on so many workloads only. A reference of many shapes compiles for minutes."""
@@ -293,6 +296,9 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=3)
     parser.add_argument("--overlap-s", type=float, default=0.0)
     parser.add_argument("--max-autotune", default="FlashInfer-Bench-0,L1-038")
+    parser.add_argument(
+        "--some", default="", help=f"of which {SOME} workloads are compared, as where all take too long to compile"
+    )
     parser.add_argument("--limit-s", type=float, default=560.0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="a folder for the best solution of each row")
