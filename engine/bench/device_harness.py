@@ -35,6 +35,7 @@ from engine.bench.harness import (
     type_name,
 )
 from engine.bench.made_inputs import MadeInputs
+from engine.bench.memory_plan import KEPT_BYTES
 from engine.problems.axes import resolve_axes
 from engine.problems.dtypes import torch_dtype
 from engine.problems.inputs import random_input
@@ -66,7 +67,7 @@ class DeviceCaller:
         if device.type == "cuda":
             pin(outputs.address, outputs.bytes.numel())
         self.held: list[list[torch.Tensor]] = []
-        self._kept: dict[tuple[int, int], list[torch.Tensor]] = {}
+        self._kept: dict[tuple[int, int], list[torch.Tensor]] = {}  # inputs by workload and slot
         self.stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         self.execute = _bind(self, import_entry)
         self.clock_name = self.clock.name
@@ -79,6 +80,8 @@ class DeviceCaller:
         assert self.made is not None  # its name came with the problem
         try:
             return self.made(workload, seed)
+        except torch.cuda.OutOfMemoryError as error:  # processes are planned for: this one holds too much
+            raise Refused(wire.MEMORY, describe(error).decode("utf-8", "replace")) from None
         except (Exception, SystemExit) as error:  # noqa: BLE001  the problem's border
             raise Refused(wire.INPUTS, describe(error).decode("utf-8", "replace")) from None
 
@@ -110,6 +113,7 @@ class DeviceCaller:
         made = self._make(workload, call.seed) if call.seed and spec.made else []
         tensors = self._kept.get(key)
         if tensors is None or call.style == FRESH:
+            self._make_room(workload, spec.input_stride)
             tensors = self._kept[key] = [self._empty(torch_dtype(i.dtype), i.shape or ()) for i in wanted]
         for tensor, (value, shift) in zip(tensors, self._sources(workload, call, made), strict=True):
             # ``.data`` shares the memory but not the version counter: the refill stays hidden.
@@ -119,6 +123,12 @@ class DeviceCaller:
         if made:
             numbers = iter(value for value, item in zip(made, spec.inputs, strict=True) if item.shape is None)
         return [next(numbers) if item.shape is None else next(pool) for item in spec.inputs]
+
+    def _make_room(self, workload: int, nbytes: int) -> None:
+        """Other workloads' inputs are let go where all would take too much: a session plans with those of one."""
+        kept = sum(self.workloads[other].input_stride for other, _ in self._kept)
+        if kept + nbytes > KEPT_BYTES:
+            self._kept = {key: tensors for key, tensors in self._kept.items() if key[0] == workload}
 
     def _empty(self, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         if dtype.itemsize == 1:  # not every byte-wide type can be allocated as itself

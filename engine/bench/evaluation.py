@@ -77,7 +77,9 @@ class Trial:
         begin = time.monotonic()
         reason = detail = ""
         try:
-            async with asyncio.timeout(self.plan.deadline_s):
+            await self.session.open()
+            self.phases["start"] = time.monotonic() - begin
+            async with self._room(), asyncio.timeout(self.plan.deadline_s):
                 await self._stages()
         except TimeoutError:
             reason, detail = "resource.timeout", f"the evaluation took longer than {self.plan.deadline_s:.0f} s"
@@ -119,9 +121,6 @@ class Trial:
 
     async def _stages(self) -> None:
         """Compile without the device; on a GPU everything else, on the CPU only timing, with the device held."""
-        begin = time.monotonic()
-        await self.session.open()
-        self.phases["start"] = time.monotonic() - begin
         session = self.session
         if session.cores.shared and session.device == "cpu":
             async with self._device():
@@ -138,6 +137,16 @@ class Trial:
             if session.device != "cpu":
                 await self._rounds()
             await self._time()
+
+    @contextlib.asynccontextmanager
+    async def _room(self) -> AsyncIterator[None]:
+        """Until this evaluation's processes fit into a GPU's memory beside others'; no part of its deadline."""
+        begin = time.monotonic()
+        if self.session.room.is_full(1 + len(self.rivals)):
+            self.on_phase("waiting device", "for memory")
+        async with self.session.room.taken(1 + len(self.rivals)):
+            self.phases["wait"] += time.monotonic() - begin
+            yield
 
     @contextlib.asynccontextmanager
     async def _device(self) -> AsyncIterator[None]:

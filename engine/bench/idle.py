@@ -12,7 +12,6 @@ from engine.bench.plan_calls import HIDDEN
 from engine.bench.session import Session
 
 _PAIRS = 2  # blocks of each size
-_LENT_BYTES = 512 << 20  # of a call: a no-op that holds more in the GPU's memory ends with its evaluation
 
 
 class IdleCalls:
@@ -68,7 +67,7 @@ class IdleCalls:
 
     async def rest(self) -> None:
         """After an evaluation: large ones give their memory back."""
-        if max((s.input_stride + s.output_stride for s in self._session.specs), default=0) > _LENT_BYTES:
+        if self._session.large:
             await self.close()
 
     async def close(self) -> None:

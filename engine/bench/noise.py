@@ -59,7 +59,9 @@ async def measure_noise(session: Session, lock: DeviceLock, solution: Solution) 
         return made
 
     if session.on_gpu:
-        rounds = await _panel([side("noise") for _ in range(session.sides_that_fit(_PROCESSES))], lock)
+        processes = session.sides_that_fit(_PROCESSES)
+        async with session.room.taken(processes):
+            rounds = await _panel([side("noise") for _ in range(processes)], lock)
         return process_noise_floor(rounds), [fmean(row) for row in rounds]
     begin = time.monotonic()
     values: list[float] = []

@@ -16,9 +16,11 @@ from engine.bench import judge_wire as jw
 from engine.bench.clocks import ClockWatch
 from engine.bench.layout import PAGE
 from engine.bench.machine import Cores, memory_limit
+from engine.bench.memory_plan import MANY_PLACES, MANY_SLOTS, fitting, is_large, sides_that_fit, slots_of
 from engine.bench.overhead import Overhead
 from engine.bench.plan_calls import LOOKED_AT, round_inputs
 from engine.bench.processes import Child, Helper, JudgeClient, Zygote
+from engine.bench.room import Room
 from engine.bench.sandbox import Sandbox, choose_sandbox
 from engine.bench.unlisted import unlisted_workload
 from engine.errors import Fault
@@ -27,15 +29,8 @@ from engine.problems.load import problem_to_json
 from engine.problems.model import Problem, Tolerance
 from engine.problems.solution import Solution
 
-SLOTS = 8  # calls of one block, at most; more where a slot is small
-_MANY_SLOTS = 32
-_DEVICE_SHARE = 0.8
 COMPILER = ("torch._dynamo", "torch._inductor.compile_fx")
 _COMPILER_WORDS = ("torch.compile", "torch._dynamo", "torch._inductor")
-_CONTEXT_BYTES = 1 << 30  # of a process on a GPU, without its tensors
-_SMALL_ARENA = 32 << 20
-_ARENA_BYTES = 512 << 20  # of a GPU, per side and direction; larger problems get fewer slots
-_HOST_ARENA_BYTES = 128 << 20  # shared memory that every side has filled: two calls of a large problem take long
 _FIRST_UID = 61000
 LIBRARY = "benchmark_kernel"  # SOL-ExecBench's name for a built extension
 _UIDS = 4000
@@ -73,35 +68,6 @@ def compile_cache_dir() -> Path:
     return folder.resolve()
 
 
-def slots_of(spec: wire.WorkloadSpec, device_bytes: int | None = None) -> int:
-    """Calls that may be in flight: many for small problems, whose blocks would be too short otherwise.
-
-    ``device_bytes`` of a GPU: judge and three sides must fit, each side with its sets, outputs and base sets.
-    """
-    stride = max(spec.input_stride, spec.output_stride)
-    most = _HOST_ARENA_BYTES if device_bytes is None else _ARENA_BYTES
-    slots = max(2, min(SLOTS, most // stride), min(_MANY_SLOTS, _SMALL_ARENA // stride))
-    if device_bytes is None:
-        return slots
-    inputs, outputs = spec.input_stride, spec.output_stride
-    each = (_DEVICE_SHARE * device_bytes - 4 * (inputs + outputs)) / 3 - 2 * inputs
-    least = 2 if fitting(spec, device_bytes, 2) else 1
-    return max(least, min(slots, int(each // (inputs + 2 * outputs))))
-
-
-def fitting(spec: wire.WorkloadSpec, device_bytes: int, slots: int = 1) -> bool:
-    """Whether the judge and two sides with so many calls in flight fit into a GPU's memory.
-
-    A side holds the inputs of its calls and one more tensor that is being drawn (all of them, where the problem's
-    own code draws), each call's outputs and copies of them, and what the next call returns; the judge its inputs,
-    drawn and rotated, and two sets of outputs.
-    """
-    inputs, outputs = spec.input_stride, spec.output_stride
-    drawn = inputs if spec.made else max((item.nbytes for item in spec.inputs), default=inputs)
-    side = slots * (inputs + outputs) + drawn + 2 * outputs + _CONTEXT_BYTES
-    return 2 * (inputs + outputs) + 2 * side + _CONTEXT_BYTES <= device_bytes
-
-
 class Session:
     """The live processes behind a bench. ``open`` raises :class:`engine.errors.Fault`."""
 
@@ -136,6 +102,7 @@ class Session:
         self.judge: JudgeClient
         self.zygote: Zygote
         self._compiling: asyncio.Task[Zygote] | None = None
+        self.room = Room(MANY_PLACES)  # as many as fit, once that is known
         self.specs: list[wire.WorkloadSpec] = []
         self.slots: list[int] = []
         self.layers: dict[str, str] = dict(self.sandbox.layers)
@@ -189,6 +156,7 @@ class Session:
                     await helper.stop()
             raise
         self.slots = [slots_of(spec, self.device_bytes) for spec in self.specs]
+        self.room = Room(self.sides_that_fit(MANY_PLACES))
 
     def _must_fit(self) -> None:
         """Raises :class:`Fault` ``needs.memory`` before processes run into it one by one."""
@@ -243,7 +211,7 @@ class Session:
         input_bytes = max(
             PAGE if spec.told and spec.seeded else spec.input_stride * slots for spec, slots in pairs
         )
-        shown = LOOKED_AT if self.own_inputs else _MANY_SLOTS
+        shown = LOOKED_AT if self.own_inputs else MANY_SLOTS
         output_bytes = max(spec.output_stride * min(slots, shown) for spec, slots in pairs)
         side = Side(len(self._sides), input_bytes, output_bytes)
         self._sides.append(side)
@@ -278,15 +246,15 @@ class Session:
         return self.judge.draw_s.get(workload, 0.0) if travel else 0.0
 
     def sides_that_fit(self, wanted: int) -> int:
-        """How many processes may hold their calls in flight at once, of ``wanted``; three are planned for."""
+        """How many processes may hold their calls in flight at once, of ``wanted``."""
         if self.device_bytes is None:
             return wanted
-        fits = [
-            (_DEVICE_SHARE * self.device_bytes - 4 * (spec.input_stride + spec.output_stride))
-            / ((slots + 2) * spec.input_stride + 2 * slots * spec.output_stride + _CONTEXT_BYTES)
-            for spec, slots in zip(self.specs, self.slots, strict=True)
-        ]
-        return max(3, min(wanted, int(min(fits))))
+        return min(wanted, sides_that_fit(self.specs, self.slots, self.device_bytes))
+
+    @property
+    def large(self) -> bool:
+        """Whether processes that are not needed for a while end, because of what they hold in a GPU's memory."""
+        return self.on_gpu and is_large(self.specs)
 
     def return_side(self, side: Side) -> None:
         self._free.append(side)

@@ -21,11 +21,11 @@ from engine.bench.crosscheck import covered, cross_check, device_check
 from engine.bench.evidence import write_evidence
 from engine.bench.keeper import share_memory
 from engine.bench.layout import PAGE, workload_spec
+from engine.bench.memory_plan import slots_of
 from engine.bench.noise import Cost, affordable
 from engine.bench.noop import overhead_of
 from engine.bench.plan_calls import FRESH, HIDDEN, REFILLED, block_size, style_of_round
 from engine.bench.reasons import missing_package, reason_of, status_of, verdict_of
-from engine.bench.session import slots_of
 from engine.bench.spotcheck import chosen, spot_checks
 from engine.bench.stats import TimingCheck, process_noise_floor
 from engine.bench.unlisted import UUID, unlisted_workload

@@ -1,0 +1,84 @@
+"""Processes that share a GPU's memory: as many at a time as fit, in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.bench.room import Room
+
+
+class Crowd:
+    """Evaluations that stay until they are told to leave."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.inside: list[str] = []
+        self._leaving: dict[str, asyncio.Event] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def comes(self, name: str, wanted: int) -> None:
+        self._leaving[name] = asyncio.Event()
+        self.tasks[name] = asyncio.create_task(self._stay(name, wanted))
+        await self._settled()
+
+    async def leaves(self, name: str) -> None:
+        self._leaving[name].set()
+        await self.tasks[name]
+        await self._settled()
+
+    async def _stay(self, name: str, wanted: int) -> None:
+        async with self.room.taken(wanted):
+            self.inside.append(name)
+            await self._leaving[name].wait()
+            self.inside.remove(name)
+
+    async def _settled(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+async def test_as_many_are_inside_as_fit() -> None:
+    crowd = Crowd(Room(4))
+    for name in "abc":
+        await crowd.comes(name, 2)
+    assert crowd.inside == ["a", "b"]
+    await crowd.leaves("a")
+    assert crowd.inside == ["b", "c"]
+    await asyncio.gather(crowd.leaves("b"), crowd.leaves("c"))
+
+
+async def test_a_large_one_is_not_passed_by_small_ones_for_ever() -> None:
+    crowd = Crowd(Room(3))
+    await crowd.comes("small", 1)
+    await crowd.comes("large", 3)
+    await crowd.comes("late", 1)
+    assert crowd.inside == ["small"]
+    await crowd.leaves("small")
+    assert crowd.inside == ["large"]
+    await crowd.leaves("large")
+    assert crowd.inside == ["late"]
+    await crowd.leaves("late")
+
+
+@pytest.mark.parametrize("places", [0, 1, 2])
+async def test_who_wants_more_than_there_is_gets_all_of_it(places: int) -> None:
+    crowd = Crowd(Room(places))
+    await crowd.comes("huge", 5)
+    await crowd.comes("next", 1)
+    assert crowd.inside == ["huge"]
+    await crowd.leaves("huge")
+    await crowd.leaves("next")
+
+
+async def test_who_gives_up_waiting_leaves_no_place_taken() -> None:
+    crowd = Crowd(Room(2))
+    await crowd.comes("a", 2)
+    await crowd.comes("b", 1)
+    crowd.tasks["b"].cancel()
+    await asyncio.gather(crowd.tasks["b"], return_exceptions=True)
+    await crowd.comes("c", 2)
+    await crowd.leaves("a")
+    assert crowd.inside == ["c"]
+    await crowd.leaves("c")
