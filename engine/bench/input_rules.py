@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -16,6 +17,8 @@ from engine.problems.model import CustomInput, Definition, RandomInput, ScalarIn
 # Roles whose elements are drawn independently of each other: rotating them gives another valid draw.
 _EXCHANGEABLE = {None, "weight matrix", "positive"}
 _NORMAL = {None, "weight matrix"}  # of those, in float types that can be added: sums of them are normal again
+_CONSTANT = {"norm weight", "norm bias", "causal mask", "given"}  # every draw is the same
+_LEAST_BLENDED = 16  # elements
 
 
 def with_rules(
@@ -35,7 +38,11 @@ def with_rules(
         role = role_in(definition, item.name, axes, device) if drawn else "given"
         dtype = torch_dtype(item.dtype)
         blends = role in _NORMAL and dtype.is_floating_point and dtype.itemsize > 1
-        inputs.append(msgspec.structs.replace(item, rotates=role in _EXCHANGEABLE, blends=blends))
+        # A rotation alone could be undone, or makes no difference to what is summed or sorted: not even where
+        # the input is blended, if there is nothing to rotate.
+        redrawn = drawn and role not in _CONSTANT and (not blends or math.prod(item.shape or ()) < _LEAST_BLENDED)
+        rules = {"rotates": role in _EXCHANGEABLE, "blends": blends, "redrawn": redrawn}
+        inputs.append(msgspec.structs.replace(item, **rules))
     seeded = all(isinstance(kind, RandomInput | ScalarInput) for kind in kinds)
     made = bool(definition.custom_inputs_entrypoint) and not seeded
     alone = all(isinstance(kind, RandomInput | ScalarInput | CustomInput) for kind in kinds)

@@ -39,7 +39,7 @@ from engine.bench.unlisted import UUID
 from engine.errors import BadInput, Fault
 from engine.problems.axes import resolve_axes
 from engine.problems.dtypes import torch_dtype
-from engine.problems.inputs import make_inputs, scalar_inputs
+from engine.problems.inputs import derive_seed, make_inputs, random_input, scalar_inputs
 from engine.problems.load import problem_from_json
 from engine.problems.model import Problem, Workload
 from engine.problems.outputs import normalize_outputs
@@ -178,6 +178,9 @@ class Judge:
         item = spec.inputs[index]
         if not isinstance(value, torch.Tensor):
             return value
+        if call.shift and item.redrawn and not spec.told:
+            seed = derive_seed(call.seed, f"call {call.shift}")
+            return random_input(self.definition, item.name, self.axes[workload], self.device, seed)
         if not item.rotates or not call.shift:
             return value.clone()
         if spec.told:
@@ -204,7 +207,7 @@ class Judge:
                 for side in request.sides:
                     start = self.sides[side].input_bytes.data_ptr() + call.slot * spec.input_stride + item.offset
                     ctypes.memmove(start, host.data_ptr(), item.nbytes)
-            if not known:
+            if not known or any(item.redrawn for item in spec.inputs):
                 draws.append(time.monotonic() - begin)
             scalars.append([v for v, item in zip(values, spec.inputs, strict=True) if item.shape is None])
             for side in request.sides if not self.tells_seeds else ():

@@ -20,7 +20,7 @@ _LARGE_BYTES = 16 << 20
 _SLOW_S = 0.01
 _LEAST_S = 0.003  # and not shorter than this
 _BLOCK_S = 0.25  # a timed block is kept about this short
-_DRAW_S = 0.1  # for the inputs of one block, where the problem's own code makes them
+_DRAW_S = 0.1  # for the inputs of one block, where every call's are made anew
 _SLACK_S = 20.0
 
 
@@ -71,7 +71,7 @@ def _new_shift() -> int:
 
 
 def calls_to_draw(count: int, draw_s: float) -> int:
-    """Calls of a block whose inputs the problem's own code makes, ``draw_s`` each: all differ, so they are few."""
+    """Calls of a block whose inputs are made one call at a time, ``draw_s`` each: so they are few."""
     return max(1, min(count, int(_DRAW_S / max(draw_s, 1e-6))))
 
 

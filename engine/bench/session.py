@@ -241,8 +241,10 @@ class Session:
         return spec.told and (made_there or not spec.made)
 
     def draw_s(self, workload: int, *, made_there: bool) -> float:
-        """Seconds that making the inputs of one call takes, where the problem's own code does and they travel."""
-        travel = self.specs[workload].made and not self.told(workload, made_there=made_there)
+        """Seconds that making the inputs of one call takes, where each has its own and they travel."""
+        spec = self.specs[workload]
+        anew = spec.made or any(item.redrawn for item in spec.inputs)
+        travel = anew and not self.told(workload, made_there=made_there)
         return self.judge.draw_s.get(workload, 0.0) if travel else 0.0
 
     def sides_that_fit(self, wanted: int) -> int:

@@ -40,6 +40,7 @@ class InputSpec(msgspec.Struct, frozen=True):
     nbytes: int = 0
     rotates: bool = False  # its elements are exchangeable: a rotation is another valid draw
     blends: bool = False  # they are normal floats: so is a weighted sum of two rotations
+    redrawn: bool = False  # neither tells enough from another call's: where no seed is told, it is drawn anew
 
 
 class OutputSpec(msgspec.Struct, frozen=True):

@@ -11,7 +11,16 @@ import pytest
 from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench
 from engine.bench.plan_calls import calls_to_draw, round_inputs
-from engine.problems.model import CustomInput, Problem
+from engine.problems.model import (
+    ConstAxis,
+    CustomInput,
+    Definition,
+    Problem,
+    TensorSpec,
+    Tolerance,
+    VarAxis,
+    Workload,
+)
 from engine.problems.solution import Solution, python_solution
 
 from .conftest import make_problem
@@ -54,6 +63,54 @@ async def test_no_call_gets_inputs_that_the_process_had_before(tmp_path: Path) -
     bench = ProcessBench(problem, "cpu", tmp_path / "scratch")
     try:
         answer = await bench.evaluate(python_solution(ONCE, definition=problem.name, name="once"), TIMED)
+    finally:
+        await bench.close()
+    assert answer.verdict == "PASS", (answer.reason, answer.detail)
+
+
+SORTED = """
+import torch
+_seen = set()
+
+def run(x):
+    values = x.reshape(-1).sort().values
+    key = values.to(torch.float64).numpy().tobytes()
+    if key in _seen:
+        raise RuntimeError("a rotation of inputs that were there before")
+    _seen.add(key)
+    return values.to(torch.float32).view(x.shape)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "op_type"),
+    [
+        ("tokens", "int64", "sort"),
+        ("variance", "float32", "sort"),  # of a role whose values are positive
+        ("A_log", "float32", "sort"),
+        ("probs", "float32", "sampling"),
+        ("attn_weights", "bfloat16", "sort"),
+        ("x", "float8_e4m3fn", "sort"),
+    ],
+)
+async def test_inputs_that_cannot_be_blended_are_drawn_anew_for_every_call(
+    name: str, dtype: str, op_type: str, tmp_path: Path
+) -> None:
+    reference = "def run(x):\n    return x.reshape(-1).to(torch.float32).sort().values.view(x.shape)\n"
+    definition = Definition(
+        name="sorted",
+        op_type=op_type,
+        axes={"rows": VarAxis(), "cols": ConstAxis(value=64)},
+        inputs={name: TensorSpec(dtype, ["rows", "cols"])},
+        outputs={"out": TensorSpec("float32", ["rows", "cols"])},
+        reference="import torch\n\n\n" + reference.replace("(x)", f"({name})").replace("x.", f"{name}."),
+    )
+    workloads = [Workload(uuid="w", axes={"rows": 16}, inputs={}, tolerance=Tolerance())]
+    problem = Problem(definition=definition, workloads=workloads)
+    text = SORTED.replace("x.reshape", "x.to(torch.float32).reshape")
+    bench = ProcessBench(problem, "cpu", tmp_path / "scratch")
+    try:
+        answer = await bench.evaluate(python_solution(text, definition=problem.name, name="once"), TIMED)
     finally:
         await bench.close()
     assert answer.verdict == "PASS", (answer.reason, answer.detail)
