@@ -33,6 +33,7 @@ from engine.bench.harness import (
     items_reader,
     status_of,
     type_name,
+    type_status,
 )
 from engine.bench.made_inputs import MadeInputs
 from engine.bench.memory_plan import KEPT_BYTES
@@ -184,7 +185,7 @@ def _output_taker(device: torch.device) -> Callable[[Any, wire.OutputSpec], torc
         if number(value):
             value = torch.tensor(value, dtype=dtype, device=device).reshape(spec.shape)
         if not plain(value):
-            raise Refused(wire.TYPE, f"{spec.name} is a {name_of(value)}, not a plain torch.Tensor")
+            raise Refused(type_status(value), f"{spec.name} is a {name_of(value)}, not a plain torch.Tensor")
         if layout_of(value) is not strided or device_of(value).type != kind:
             raise Refused(wire.DEVICE, f"{spec.name} is on {device_of(value).type}, not a dense tensor on {kind}")
         if dtype_of(value) is not dtype:
@@ -201,13 +202,27 @@ def _output_taker(device: torch.device) -> Callable[[Any, wire.OutputSpec], torc
     return taken
 
 
+def _own_memory_taker() -> Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]:
+    """What copies an output that is a view of an input: an input is no output, however it is looked at."""
+    base = torch._C.TensorBase
+    storage_of, clone, dense = base.untyped_storage, base.clone, torch.contiguous_format
+
+    def own_memory(value: torch.Tensor, given: list[torch.Tensor]) -> torch.Tensor:
+        where = storage_of(value).data_ptr()
+        if where and any(storage_of(tensor).data_ptr() == where for tensor in given):
+            return clone(value, memory_format=dense)
+        return value
+
+    return own_memory
+
+
 def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) -> Callable[[wire.Run], Executed]:
     """The block executor; what it needs is bound before the candidate is imported."""
     clock, flush, digest, as_numbers = caller.clock, caller.flush, caller.digest, numbers_of
     untouched, set_stream = torch._C.DisableTorchFunction, torch.cuda.set_stream
     items_of, taken_from = items_reader(), _output_taker(caller.device)
     detach, clone, dense = torch._C.TensorBase.detach, torch._C.TensorBase.clone, torch.contiguous_format
-    by_call, number_of, entry = _by_call, digest_numbers, import_entry()
+    own_memory, by_call, number_of, entry = _own_memory_taker(), _by_call, digest_numbers, import_entry()
 
     def execute(run: wire.Run) -> Executed:
         spec = caller.workloads[run.workload]
@@ -227,6 +242,7 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
             try:
                 arguments = prepared[index] if prepared else caller.arguments(run.workload, call)
                 buffers = caller.output_buffers(run.workload) if caller.destination_passing else []
+                given = [value for value in arguments if isinstance(value, torch.Tensor)]
                 if timed:
                     flush()
                     clock.before(index)
@@ -236,6 +252,8 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
                 with untouched():
                     values = buffers or items_of(result, spec.outputs)
                     values = [taken_from(v, item) for v, item in zip(values, spec.outputs, strict=True)]
+                    if not buffers:
+                        values = [own_memory(value, given) for value in values]
                 # What a result's own code does (keys that compare, objects that end), and a layout that is left to
                 # be put in order, belongs to the call: only plain tensors are left when the clock is read.
                 result = None
@@ -246,7 +264,6 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
                 with untouched():
                     # Copies of their own: a kernel may hand out the same buffer in its next call.
                     kept = [clone(detach(value), memory_format=dense) for value in values]
-                    given = [value for value in arguments if isinstance(value, torch.Tensor)]
                     taken += [digest(value) for value in (*kept, *given)]
                 if spec.made:
                     told.append(number_of([value for value in arguments if not isinstance(value, torch.Tensor)]))

@@ -237,6 +237,9 @@ class Trial:
             self.session.unlisted = None  # the reference itself does not run there
             return
         shape = ", ".join(f"{k}={v}" for k, v in self.session.problem.workloads[workload].axes.items())
+        if result.reason == "wrong.inputs":  # the problem's own code was never asked for such a shape
+            self.notes.append(f"no inputs for a shape that the problem does not list ({shape})")
+            return
         self.unlisted_cause = result.reason
         silently = result.reason != "wrong.exception" and result.reason.startswith(("wrong.", "hack."))
         if silently:

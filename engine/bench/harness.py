@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FunctionType, GeneratorType
 from typing import Any, NoReturn
 
 import msgspec
@@ -36,6 +37,7 @@ from engine.problems.dtypes import torch_dtype
 FRESH, REFILLED, HIDDEN = range(3)
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14; the mmap module has no name for it
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
+_SLIPS = (type(None), str, bytes, complex, set, GeneratorType, FunctionType)
 _NAME_OF: Callable[[type], str] = type.__dict__["__name__"].__get__
 _TRACEBACK_OF: Callable[[BaseException], Any] = BaseException.__dict__["__traceback__"].__get__
 _NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
@@ -204,7 +206,7 @@ def _bind(import_entry: Callable[[], Callable[..., Any]], caller: Caller) -> Exe
     """
     clock, untouched, refused = time.perf_counter_ns, torch._C.DisableTorchFunction, Refused
     held: list[Any] = []
-    items_of, place_of = items_reader(), _place_reader(caller.workloads, held)
+    items_of, place_of = items_reader(), _place_reader(caller.workloads, held, caller.inputs)
     entry = import_entry()
 
     def execute(run: wire.Run) -> tuple[list[wire.Row], list[list[wire.Place]], bytes]:
@@ -250,6 +252,13 @@ def is_number(value: Any) -> bool:
     return kind is int or kind is float or kind is bool
 
 
+def type_status(value: Any) -> int:
+    """What returning this is: a slip, or something that only pretends to be a tensor."""
+    kind = type(value)
+    slip = any(kind is plain for plain in _SLIPS) or type_name(value) == "ndarray"
+    return wire.STRUCTURE if slip else wire.TYPE
+
+
 def items_reader() -> Callable[[Any, list[wire.OutputSpec]], list[Any]]:
     """What takes a result apart, through the builtin types' own methods, whatever a subclass overrides.
 
@@ -270,7 +279,9 @@ def items_reader() -> Callable[[Any, list[wire.OutputSpec]], list[Any]]:
         elif issubclass(kind, tensor):
             items = [result]
         else:
-            raise Refused(wire.TYPE, f"run returned a {name_of(result)}, not a tensor, tuple, list or dict")
+            raise Refused(
+                type_status(result), f"run returned a {name_of(result)}, not a tensor, tuple, list or dict"
+            )
         if len(items) != len(outputs):
             raise Refused(
                 wire.STRUCTURE, f"run returned {len(items)} values, the definition declares {len(outputs)}"
@@ -281,10 +292,10 @@ def items_reader() -> Callable[[Any, list[wire.OutputSpec]], list[Any]]:
 
 
 def _place_reader(
-    workloads: list[wire.WorkloadSpec], held: list[Any]
+    workloads: list[wire.WorkloadSpec], held: list[Any], inputs: Arena
 ) -> Callable[[Any, wire.OutputSpec], wire.Place]:
     """What says where an output lies, in memory of its own if its bytes alone are not its values (a lazy view,
-    one that reaches beyond its size). Outputs stay alive in ``held``.
+    one that repeats or reaches beyond its size) or an input's. Outputs stay alive in ``held``.
 
     Attributes are read through the C type's own descriptors: ``torch.Tensor`` is a Python class, whose attributes
     a candidate can replace by properties that compute when they are read.
@@ -298,13 +309,14 @@ def _place_reader(
     )  # fmt: skip
     kinds = {item.dtype: torch_dtype(item.dtype) for spec in workloads for item in spec.outputs}
     plain, number, span, width, name_of = is_plain, is_number, wire.span, wire.MAX_DIMS, type_name
-    strided, as_tensor = torch.strided, torch.tensor
+    strided, as_tensor, clone, dense = torch.strided, torch.tensor, base.clone, torch.contiguous_format
+    first, last = inputs.address, inputs.address + inputs.bytes.numel()
 
     def place_of(value: Any, spec: wire.OutputSpec) -> wire.Place:
         if number(value):
             value = as_tensor(value, dtype=kinds[spec.dtype]).reshape(spec.shape)
         if not plain(value):
-            raise Refused(wire.TYPE, f"{spec.name} is a {name_of(value)}, not a plain torch.Tensor")
+            raise Refused(type_status(value), f"{spec.name} is a {name_of(value)}, not a plain torch.Tensor")
         if layout_of(value) is not strided or not on_host(value):
             raise Refused(wire.DEVICE, f"{spec.name} is not a dense tensor on the CPU")
         if dtype_of(value) is not kinds[spec.dtype]:
@@ -315,7 +327,10 @@ def _place_reader(
         if is_conj(value) or is_neg(value):
             value = resolve_neg(resolve_conj(value))
         strides = stride_of(value)
-        if span(shape, strides) * item_bytes(value) > spec.nbytes:
+        if first <= data_ptr(value) < last:  # an input is no output
+            value = clone(value, memory_format=dense)
+            strides = stride_of(value)
+        elif span(shape, strides) * item_bytes(value) != spec.nbytes:
             value = contiguous(value)
             strides = stride_of(value)
         held.append(value)

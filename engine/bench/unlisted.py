@@ -42,12 +42,15 @@ def _between(distinct: list[int], step: int) -> int | None:
 def unlisted_workload(problem: Problem) -> Workload | None:
     """The smallest listed workload with its variable axes and float scalars moved; ``None`` if nothing can move.
 
-    Problems with custom or stored inputs are left alone: their values may depend on each other.
+    Stored inputs fit one shape only. What the problem's own code makes may depend on how axes fit together, so
+    that there a single variable axis moves, and nothing else.
     """
     workloads = problem.workloads
-    if any(isinstance(s, CustomInput | SafetensorsInput) for w in workloads for s in w.inputs.values()):
-        return None
+    sources = [source for workload in workloads for source in workload.inputs.values()]
     names = [name for name, axis in problem.definition.axes.items() if isinstance(axis, VarAxis)]
+    custom = any(isinstance(source, CustomInput) for source in sources)
+    if any(isinstance(source, SafetensorsInput) for source in sources) or (custom and len(names) != 1):
+        return None
     base = min(workloads, key=lambda w: math.prod(w.axes.get(name, 1) for name in names))
     axes = dict(base.axes)
     moved = False
@@ -59,7 +62,7 @@ def unlisted_workload(problem: Problem) -> Workload | None:
         if value is not None and size is not None and size <= most:
             axes[name], moved = value, True
     inputs = dict(base.inputs)
-    for name, source in base.inputs.items():
+    for name, source in () if custom else base.inputs.items():
         if isinstance(source, ScalarInput) and isinstance(source.value, float) and source.value:
             inputs[name], moved = ScalarInput(value=source.value * _SCALE), True
     if not moved or _bytes(problem, base, axes) is None:

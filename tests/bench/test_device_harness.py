@@ -66,7 +66,7 @@ CASES = {
     "exception": ("", "raise ValueError('no')", "wrong.exception"),
     "fewer digests than tensors": (
         "import sys",
-        "out = torch.softmax(x, dim=-1) * scale + y\nsys._getframe(1).f_locals['arguments'].clear()\nreturn out",
+        "out = torch.softmax(x, dim=-1) * scale + y\nsys._getframe(1).f_locals['given'].clear()\nreturn out",
         "hack.forged-report",
     ),
     "crash": ("import ctypes", "ctypes.string_at(8)", "crash.signal"),

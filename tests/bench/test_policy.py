@@ -30,7 +30,7 @@ from engine.bench.spotcheck import chosen, spot_checks
 from engine.bench.stats import TimingCheck, process_noise_floor
 from engine.bench.unlisted import UUID, unlisted_workload
 from engine.problems.axes import resolve_axes
-from engine.problems.model import Problem, SafetensorsInput, ScalarInput
+from engine.problems.model import CustomInput, Problem, SafetensorsInput, ScalarInput, VarAxis
 from engine.problems.solution import python_solution
 from engine.records import Evaluation
 
@@ -284,6 +284,25 @@ def test_the_unlisted_workload_moves_axes_and_scalars(problem: Problem) -> None:
     assert made.axes["rows"] in {32} and made.axes["rows"] % 16 == 0
     scale = made.inputs["scale"]
     assert isinstance(scale, ScalarInput) and scale.value != 0.5
+
+
+@pytest.mark.parametrize(("names", "moves"), [(("rows",), True), (("rows", "pages"), False)])
+def test_where_the_problems_code_makes_inputs_a_lone_axis_moves(
+    problem: Problem, names: tuple[str, ...], moves: bool
+) -> None:
+    """Its other numbers, and several axes, may depend on each other."""
+    definition = msgspec.structs.replace(
+        problem.definition, axes={**problem.definition.axes, **{name: VarAxis() for name in names}}
+    )
+    workloads = [
+        msgspec.structs.replace(
+            w, axes=dict.fromkeys(names, w.axes["rows"]), inputs={**w.inputs, "x": CustomInput()}
+        )
+        for w in problem.workloads
+    ]
+    made = unlisted_workload(msgspec.structs.replace(problem, definition=definition, workloads=workloads))
+    assert (made is not None) is moves
+    assert made is None or (made.axes["rows"] == 32 and made.inputs["scale"] == ScalarInput(0.5))
 
 
 def test_problems_with_stored_inputs_get_no_unlisted_workload(problem: Problem) -> None:
