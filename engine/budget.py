@@ -16,6 +16,7 @@ def campaign_standing(summary: Summary, config: CampaignConfig, now: float) -> C
     return CampaignStanding(
         best_speedup=summary.best_speedup if summary.best else None,
         target_speedup=summary.target_speedup,
+        candidates=summary.candidates,
         cost_usd=summary.cost_usd,
         max_cost_usd=summary.max_cost_usd,
         tokens=summary.tokens,

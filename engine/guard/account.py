@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from engine.guard.keep import Decision
@@ -14,6 +16,7 @@ from engine.text import clean, one_line
 DETAIL_LIMIT = 2000
 HYPOTHESIS_LIMIT = 600
 FAMILY_LIMIT = 80
+WALL = "wall"  # the timer on a CPU
 
 
 def with_findings(evaluation: Evaluation, found: Sanitized) -> Evaluation:
@@ -28,8 +31,31 @@ def with_findings(evaluation: Evaluation, found: Sanitized) -> Evaluation:
     return msgspec.structs.replace(evaluation, verdict="FAIL", reason=found.reason, detail=found.detail)
 
 
+def comparable_ms(evaluation: Evaluation, best_ms: float | None, reference_ms: float) -> float | None:
+    """The latency by which candidates are ranked and shown, geometric mean over workloads, milliseconds.
+
+    On a GPU it is the measured one. Wall times of different evaluations are not comparable, because a CPU is busy
+    now and idle then: there the paired ratio to the best counts (``best_ms``: what the best was shown with), and a
+    KEEP's ratio to the reference, so that the order by time is the order by speed-up, unless that would put it
+    behind the best that it has beaten.
+    """
+    if evaluation.timer != WALL or evaluation.comparison is None or best_ms is None:
+        return evaluation.latency_ms
+    chained_ms = best_ms * math.exp(-evaluation.comparison.log_ratio)
+    if evaluation.geomean_speedup is None or evaluation.comparison.log_ratio <= 0:
+        return chained_ms
+    referred_ms = reference_ms / evaluation.geomean_speedup
+    return referred_ms if referred_ms < best_ms else chained_ms
+
+
 def past_of(
-    reply: Proposal | UnusableReply, context: Context, decision: Decision, evaluation: Evaluation | None
+    reply: Proposal | UnusableReply,
+    context: Context,
+    decision: Decision,
+    evaluation: Evaluation | None,
+    *,
+    best_ms: float | None,
+    reference_ms: float,
 ) -> PastCandidate:
     """The candidate as its own agent remembers it; the number comes with the commit."""
     passed = evaluation is not None and evaluation.verdict == "PASS"
@@ -45,7 +71,7 @@ def past_of(
         outcome=decision.outcome,
         reason=decision.reason,
         detail=clean(decision.detail, DETAIL_LIMIT),
-        latency_ms=evaluation.latency_ms if evaluation is not None and passed else None,
+        latency_ms=comparable_ms(evaluation, best_ms, reference_ms) if evaluation and passed else None,
         log_ratio=comparison.log_ratio if comparison else None,
         source_sha=solution_sha(proposal.solution) if proposal else "",
         hypothesis=one_line(proposal.hypothesis, HYPOTHESIS_LIMIT) if proposal else "",

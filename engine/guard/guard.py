@@ -187,7 +187,15 @@ class Guard:
         session = self._session
         control = session.agents[submission.agent]
         control.mailbox = control.mailbox.delivered(submission.delivered)
-        past = past_of(submission.reply, submission.context, decision, evaluation)
+        best = session.incumbent(control.state.best, submission.agent)
+        past = past_of(
+            submission.reply,
+            submission.context,
+            decision,
+            evaluation,
+            best_ms=best.latency_ms,
+            reference_ms=session.baselines.reference_ms,
+        )
         record = self._record(submission, solution, past, evaluation)
         committed = await self._durably(record)
         if solution is not None:

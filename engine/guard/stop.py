@@ -31,6 +31,7 @@ class CampaignStanding(msgspec.Struct, frozen=True, kw_only=True):
     user_stopped: bool = False
     best_speedup: float | None = None  # of a KEEP, against the reference; ``None`` before the first
     target_speedup: float | None = None
+    candidates: int = 0  # judged so far
     cost_usd: float = 0.0
     max_cost_usd: float | None = None
     tokens: int = 0
@@ -66,7 +67,10 @@ def campaign_stop(standing: CampaignStanding) -> Stop | None:
     if standing.max_tokens is not None and standing.tokens >= standing.max_tokens:
         return Stop(StopReason.COST, f"{standing.tokens} of {standing.max_tokens} tokens used")
     if standing.limit_s is not None and standing.elapsed_s >= standing.limit_s:
-        return Stop(StopReason.TIME, f"{standing.limit_s / 60:g} minutes of running time used")
+        used = f"{standing.limit_s / 60:g} minutes of running time used"
+        if not standing.candidates:
+            used += " before a candidate was judged: measuring the reference takes its share, give more --minutes"
+        return Stop(StopReason.TIME, used)
     return None
 
 

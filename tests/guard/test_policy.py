@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.guard import archive, keep, plateau, stop
+from engine.guard.account import comparable_ms
 from engine.records import Comparison, Evaluation, Mode, Outcome, StopReason, WorkloadResult
 
 K, A, V, X, E = Outcome.KEEP, Outcome.ACCEPT, Outcome.REVERT, Outcome.REJECT, Outcome.ERROR
@@ -226,6 +227,33 @@ def test_r_counts_benched_non_improvements_in_a_row(outcomes: str) -> None:
     assert state.r == len(outcomes) - (outcomes.rfind("K") + 1)
 
 
+# --- comparable times
+
+
+@pytest.mark.parametrize(
+    ("timer", "measured_ms", "ratio", "speedup", "shown_ms"),
+    [
+        ("cupti", 9.4, 1.72, 1.78, 9.4),  # a GPU's clock is the same for everybody
+        ("wall", 9.4, 1.72, 1.78, 6.155 / 1.78),  # a KEEP on a box that was busy meanwhile
+        ("wall", 9.4, 1.72, 0.98, 6.079 / 1.72),  # not behind the best that it has beaten
+        ("wall", 5.0, 0.90, None, 6.079 / 0.90),  # slower, although its milliseconds are fewer
+        ("wall", 5.0, 0.90, 1.30, 6.079 / 0.90),
+    ],
+)
+def test_times_that_are_shown_are_comparable(
+    timer: str, measured_ms: float, ratio: float, speedup: float | None, shown_ms: float
+) -> None:
+    evaluation = msgspec.structs.replace(
+        passed(ratio, 0.01), latency_ms=measured_ms, timer=timer, geomean_speedup=speedup
+    )
+    assert comparable_ms(evaluation, 6.079, 6.155) == pytest.approx(shown_ms)
+
+
+def test_without_a_best_there_is_nothing_to_compare_with() -> None:
+    evaluation = msgspec.structs.replace(passed(1.2, 0.01), latency_ms=5.0, timer="wall")
+    assert comparable_ms(evaluation, None, 6.0) == 5.0
+
+
 # --- stop rule
 
 RICH = stop.CampaignStanding()
@@ -256,6 +284,12 @@ def test_stop_table(agent: dict, campaign: dict, reason: str | None) -> None:
     found = stop.stop_reason(stop.AgentStanding(**agent), stop.CampaignStanding(**campaign))
     assert (found.reason if found else None) == reason
     assert found is None or found.detail
+
+
+def test_time_that_was_used_up_by_measuring_the_reference_says_so() -> None:
+    for candidates in (0, 3):
+        found = stop.campaign_stop(stop.CampaignStanding(elapsed_s=120, limit_s=120, candidates=candidates))
+        assert found is not None and ("measuring the reference" in found.detail) is (candidates == 0)
 
 
 @pytest.mark.parametrize(
