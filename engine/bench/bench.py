@@ -19,16 +19,18 @@ from engine.bench.evidence import fingerprint, write_evidence
 from engine.bench.idle import IdleCalls
 from engine.bench.inputs_probe import made_alike
 from engine.bench.noise import measure_noise
-from engine.bench.session import Session
-from engine.errors import BadInput, Fault
+from engine.bench.reasons import system_fault
+from engine.bench.session import LowerBound, Session
+from engine.errors import Fault
 from engine.guard.gate import check
 from engine.hardware.facts import device_facts
 from engine.hardware.peaks import find_peaks
-from engine.hardware.roofline import bounds
+from engine.hardware.roofline import least_ms, workload_bound
 from engine.problems.model import Problem
 from engine.problems.reference import is_reference
 from engine.problems.solution import Solution, python_solution
 from engine.records import Baselines, DeviceFacts, Evaluation
+from engine.tracing.trace import trace_problem
 
 _LEAST_DEADLINE_S = 30.0  # of a second attempt
 
@@ -38,12 +40,23 @@ def reference_solution(problem: Problem) -> Solution:
     return python_solution(problem.definition.reference, definition=problem.name, name="reference")
 
 
-def lower_bounds(problem: Problem, gpu: str) -> dict[str, float]:
-    """Roofline bounds by workload, milliseconds; empty where the GPU or the reference is not understood."""
-    try:
-        return {bound.uuid: bound.bound_ms for bound in bounds(problem, gpu)}
-    except (BadInput, Fault):
+def lower_bounds(problem: Problem, gpu: str) -> dict[str, LowerBound]:
+    """By workload; empty where the GPU or the reference is not understood."""
+    peaks = find_peaks(gpu)
+    if peaks is None:
         return {}
+    try:
+        graphs = trace_problem(problem)
+    except Fault:
+        return {}
+    return {
+        w.uuid: LowerBound(
+            roofline_ms=workload_bound(w, graphs[w.uuid], peaks).bound_ms,
+            least_ms=least_ms(w, graphs[w.uuid], peaks),
+        )
+        for w in problem.workloads
+        if w.uuid in graphs
+    }
 
 
 class ProcessBench:
@@ -56,7 +69,7 @@ class ProcessBench:
         self.lock = DeviceLock(self.device.uuid or device)
         self._session: Session | None = None
         self._idle_calls: IdleCalls | None = None
-        self._bounds: asyncio.Task[dict[str, float]] | None = None
+        self._bounds: asyncio.Task[dict[str, LowerBound]] | None = None
         self._gate = asyncio.Lock()
         self._idle = asyncio.Event()
         self._users = 0
@@ -107,6 +120,9 @@ class ProcessBench:
                 session = await self._live()
             except Fault as fault:
                 return Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail)
+            except OSError as error:
+                reason, detail = system_fault(error)
+                return Evaluation(verdict="ERROR", reason=reason, detail=detail)
             answer, trial = await self._tried(session, solution, plan, rivals, on_phase)
             if await self._is_its_own(session, trial, answer):
                 return answer
@@ -272,7 +288,6 @@ def with_basis(evaluation: Evaluation, problem: Problem, device: DeviceFacts) ->
     """
     from engine.grading import graded, scale_for
     from engine.hardware.ceilings import kept_ceilings
-    from engine.tracing.trace import trace_problem
 
     ceilings = kept_ceilings(device)
     if ceilings is None and find_peaks(device.name) is None:

@@ -3,7 +3,7 @@ device lock, by a process of its own."""
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import json
 import secrets
 import shutil
@@ -12,11 +12,11 @@ from pathlib import Path
 
 from engine.bench.builder import COMPILED
 from engine.bench.contender import Failure
+from engine.bench.library_cache import LibraryCache, compilers
 from engine.bench.sandbox import Sandbox, command, environment
 from engine.bench.session import LIBRARY, Session
 from engine.bench.tool import run_tool
 from engine.errors import Fault
-from engine.paths import cache_dir
 from engine.problems.solution import C_BINDING, CPP_LANGUAGES, CompileOptions, Solution
 
 BUILD_S = 300.0
@@ -67,9 +67,9 @@ async def built_library(
     if shutil.which("g++") is None:
         raise Fault("needs.compiler", "C++ sources need g++ on PATH")
     arch = architecture(capability)
-    kept = cache_dir() / "built" / f"{key}-{arch or 'host'}.so"
-    with contextlib.suppress(FileNotFoundError):
-        return kept.read_bytes()
+    cache, name = LibraryCache(), f"{key}-{arch or 'host'}-{_compiler_key()}"
+    if (kept := cache.read(name)) is not None:
+        return kept
     folder = scratch / f"build-{secrets.token_hex(6)}"
     try:
         _lay_out(folder, solution, arch, cuda=cuda, jobs=jobs)
@@ -79,11 +79,12 @@ async def built_library(
         shutil.rmtree(folder, ignore_errors=True)
     if len(library) > MAX_LIBRARY:
         raise Failure("compile.failed", f"the library is larger than {MAX_LIBRARY >> 20} MiB")
-    kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = kept.with_suffix(f".{secrets.token_hex(4)}")
-    temporary.write_bytes(library)
-    temporary.replace(kept)
+    cache.keep(name, library)
     return library
+
+
+def _compiler_key() -> str:
+    return hashlib.sha256(repr(compilers()).encode()).hexdigest()[:12]
 
 
 def architecture(capability: tuple[int, int] | None) -> str:

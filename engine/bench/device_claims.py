@@ -135,7 +135,7 @@ async def _asked(
                 anew=fresh and waits not in renewed,
             )
             renewed.add(waits)
-            check = device_check(blocks, claim_ms, k, overhead, trial.session.bound_ms(workload))
+            check = device_check(blocks, claim_ms, k, overhead, trial.session.least_ms(workload))
             if check is None or not check.suspect or check.below_bound:
                 return check
         if check is not None and too_busy(check) and sum(block.wall_ns for block in blocks) > _PROVEN_S * 1e9:

@@ -18,7 +18,7 @@ from engine.bench.contender import Contender, Failure
 from engine.bench.correctness import Correctness, check_rounds, first_call
 from engine.bench.device_lock import DeviceLock, Turn
 from engine.bench.idle import IdleCalls
-from engine.bench.reasons import asks_for_cuda, fault_reason, missing_package, verdict_of
+from engine.bench.reasons import asks_for_cuda, fault_reason, missing_package, system_fault, verdict_of
 from engine.bench.session import Session
 from engine.bench.summary import summarize
 from engine.bench.timing import Pairing, Timing, concurrent_rounds
@@ -85,6 +85,8 @@ class Trial:
             reason, detail = "resource.timeout", f"the evaluation took longer than {self.plan.deadline_s:.0f} s"
         except Fault as fault:
             reason, detail = fault.reason, fault.detail
+        except OSError as error:  # of our own files: the candidate's are in its process
+            reason, detail = system_fault(error)
         finally:
             await asyncio.gather(*(side.close() for side in (self.candidate, *self.rivals)))
         failed = next((r for r in (*self.results.values(), self.unlisted) if r.reason), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 from collections.abc import Callable, Sequence
 
@@ -49,6 +50,15 @@ _PREFIX_STATUS = {
 def fault_reason(role: str, reason: str) -> str:
     """Of a process that is not the candidate's and failed for ``reason``: perhaps in the problem's own code."""
     return "fault.inputs" if reason == "wrong.inputs" else f"fault.{role}"
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+def system_fault(error: OSError) -> tuple[str, str]:
+    """Reason and detail where the operating system refuses us something: a full disk, too many open files."""
+    reason = "fault.disk" if error.errno in _NO_ROOM else "fault.system"
+    return reason, f"{error.strerror or type(error).__name__}: {error.filename or 'the bench'}"
 
 
 _CUDA_WORDS = ("CUDA", "NVIDIA driver", "_scaled_mm", "cuda", "cudnn")

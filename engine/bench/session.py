@@ -8,6 +8,7 @@ import fcntl
 import os
 import secrets
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,6 +40,13 @@ _UIDS = 4000
 def uses_compiler(solution: Solution) -> bool:
     """Whether a source speaks of torch's compiler. A wrong guess costs memory or seconds, nothing else."""
     return any(word in source.content for source in solution.sources for word in _COMPILER_WORDS)
+
+
+class LowerBound(NamedTuple):
+    """Milliseconds: by the precision that the tolerance admits, and by any that the device has."""
+
+    roofline_ms: float
+    least_ms: float
 
 
 class Side:
@@ -92,7 +100,7 @@ class Session:
         workloads = [*problem.workloads, *([extra] if extra else [])]
         self.problem = msgspec.structs.replace(problem, workloads=workloads)
         self.device, self.scratch = device, scratch
-        self.bounds: dict[str, float] = {}
+        self.bounds: dict[str, LowerBound] = {}
         self.overheads: dict[tuple[bool, int, int], Overhead] = {}  # on the CPU; by calling style, workload, calls
         self.clocks = ClockWatch(device_uuid or None)
         self.cores = Cores.of_this_process(None if device == "cpu" else int(device.partition(":")[2] or 0))
@@ -296,9 +304,14 @@ class Session:
         """Where a process is while it is timed."""
         return self.cores.timing
 
-    def bound_ms(self, workload: int) -> float | None:
+    def bound_of(self, workload: int) -> LowerBound | None:
         """The lower bound of a listed workload on this device, once it is known."""
         return self.bounds.get(self.specs[workload].uuid)
+
+    def least_ms(self, workload: int) -> float | None:
+        """A claim below it is forged, whatever precision it was computed in."""
+        bound = self.bound_of(workload)
+        return None if bound is None else bound.least_ms
 
     def load_of(self, solution: Solution, timeout_s: float, library: bytes = b"") -> wire.Load:
         return wire.Load(

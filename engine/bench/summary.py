@@ -41,9 +41,9 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def _row(trial: Trial, workload: int) -> WorkloadResult:
-    result = trial.results[workload]
+    result, bound = trial.results[workload], trial.session.bound_of(workload)
     row = WorkloadResult(
-        roofline_ms=trial.session.bound_ms(workload),
+        roofline_ms=None if bound is None else bound.roofline_ms,
         uuid=trial.session.specs[workload].uuid,
         status=status_of(result.reason),
         reason=result.reason,

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from engine.tracing.graph import TraceGraph
 
 # A float32 product may be computed from operands rounded to a shorter type if the tolerance leaves room for it:
-# rounding to bfloat16 (8 bits) costs about 2^-9 of the result, to TF32 (11 bits) about 2^-12. Twice that is asked.
+# rounding to bfloat16 (8 bits) costs about 2^-9 of the result, to TF32 (11 bits) about 2^-12. Half of that is
+# asked: errors of many products cancel, and a lower bound must not be too high.
 BF16_TOLERANCE = 1e-3
 TF32_TOLERANCE = 1.2e-4
 TF32_PASSES = 3  # splitting float32 into TF32 parts keeps its precision and triples the work
@@ -81,6 +82,19 @@ def bounds(problem: Problem, gpu_name: str, graphs: Mapping[str, TraceGraph] | N
         for workload in problem.workloads
         if workload.uuid in graphs
     ]
+
+
+def least_ms(workload: Workload, graph: TraceGraph, peaks: Peaks) -> float:
+    """What no kernel can beat, in whatever precision of eight bits and more it computes, milliseconds.
+
+    Correctness says which precision will do; a time is called impossible only if the device cannot do it at all.
+    """
+    short = [rate for name, rate in peaks.tensor.items() if not name.startswith("float4")]
+    flops = sum(flops for key, flops in graph.flops.items() if key.startswith("tensor:"))
+    bound = workload_bound(workload, graph, peaks)
+    memory_ms = graph.total_bytes / (peaks.memory_gb_s * 1e9) * 1e3
+    tensor_ms = flops / (max(short, default=math.inf) * 1e12) * 1e3
+    return min(bound.bound_ms, max(tensor_ms, memory_ms))
 
 
 def workload_bound(workload: Workload, graph: TraceGraph, peaks: Peaks) -> Bound:

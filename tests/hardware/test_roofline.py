@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from engine.errors import BadInput
 from engine.hardware.peaks import find_peaks, known_gpus, require_peaks
-from engine.hardware.roofline import bounds, file_bounds, matrix_rate, sol_score, vector_rate, workload_bound
+from engine.hardware.roofline import (
+    bounds,
+    file_bounds,
+    least_ms,
+    matrix_rate,
+    sol_score,
+    vector_rate,
+    workload_bound,
+)
 from engine.problems.load import load_problem
 from engine.problems.model import Problem, Tolerance, Workload
 from engine.tracing.graph import TraceGraph
@@ -210,3 +218,18 @@ def test_published_bounds_count_on_matching_hardware_only(make_small: Any) -> No
     assert file_bounds(problem, "H200") == {} and file_bounds(problem, "cpu") == {}
     (folder / "bounds.json").write_text("{")
     assert file_bounds(problem, "B200") == {}
+
+
+@pytest.mark.parametrize(
+    ("flops", "read", "least"),
+    [
+        ({"tensor:bfloat16": 989.4e9}, 1.0, 0.5),  # in float8 an honest kernel may take half the time
+        ({"tensor:float32": 989.4e9}, 1.0, 0.5),
+        ({"tensor:float8_e4m3fn": 1978.9e9}, 1.0, 1.0),
+        ({"tensor:bfloat16": 1e9}, 4.8e9, 1.0),  # bytes must move in any precision
+    ],
+)
+def test_a_time_is_impossible_only_if_no_precision_reaches_it(
+    flops: dict[str, float], read: float, least: float
+) -> None:
+    assert least_ms(WORKLOAD, _graph(flops, read=read), H200) == pytest.approx(least, rel=0.02)
