@@ -74,6 +74,7 @@ class Lab:
     script: Callable[[Context], Reply]
     settings: dict[str, Any]
     delay_s: float = 0.0
+    bench_is: dict[str, Any] = field(default_factory=dict)
     folder: Path = Path()
     bench: FakeBench | None = None
     contexts: list[Context] = field(default_factory=list)
@@ -87,7 +88,7 @@ class Lab:
         return self.folder
 
     def _open_bench(self, problem: Problem, device: str, scratch: Path) -> FakeBench:
-        self.bench = FakeBench(problem, device, scratch, delay_s=self.delay_s)
+        self.bench = FakeBench(problem, device, scratch, delay_s=self.delay_s, **self.bench_is)
         return self.bench
 
     def _build(self, session: Any, control: Any) -> StubProposer:
@@ -146,8 +147,14 @@ class Lab:
 async def lab(problem: Problem) -> AsyncIterator[Callable[..., Lab]]:
     labs: list[Lab] = []
 
-    def make(script: Callable[[Context], Reply], *, delay_s: float = 0.0, **settings: Any) -> Lab:
-        labs.append(Lab(problem=problem, script=script, settings=settings, delay_s=delay_s))
+    def make(
+        script: Callable[[Context], Reply],
+        *,
+        delay_s: float = 0.0,
+        bench: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> Lab:
+        labs.append(Lab(problem=problem, script=script, settings=settings, delay_s=delay_s, bench_is=bench or {}))
         return labs[-1]
 
     yield make
