@@ -48,10 +48,12 @@ def create_campaign(
     """A new campaign's folder with its database, ready for an engine.
 
     Without a seed solution the search starts from the reference itself; without a name one is made from the
-    problem and the time. Raises :class:`BadInput` for settings that cannot work or a name that is taken.
+    problem and the time. Raises :class:`BadInput` for settings that cannot work or a name that is taken,
+    :class:`Fault` where no engine could open its socket.
     """
     config = absolute_sources(labelled(config))
     _check_sources(config)
+    paths.runtime_dir(create=True)  # before anything is left behind that no engine can be started for
     seed = seed_solution or reference_solution(problem)
     folder = _new_folder(name, problem)
     try:
@@ -98,7 +100,8 @@ def start_detached(folder: Path, arguments: list[str] | None = None) -> None:
     """Start the engine as a process of its own that outlives this terminal, and wait until it answers.
 
     ``arguments`` replace ``-m engine run FOLDER`` (for another engine main). Raises :class:`BadInput` if an
-    engine runs the campaign, :class:`Fault` with the engine's last words if it ends or stays silent instead.
+    engine runs the campaign, :class:`Fault` with the engine's last words if it ends instead. One that is merely
+    silent is left alone, as it may be slow and has the campaign: the :class:`Fault` says that it lives.
     """
     if engine_alive(folder):
         raise BadInput("its engine is running", where=folder.name, fix=f"`kernelarc attach {folder.name}`")
@@ -256,7 +259,8 @@ def _await_answer(folder: Path, process: subprocess.Popen[bytes], log_start: int
             time.sleep(0.05)
     raise Fault(
         "fault.engine-start",
-        f"the engine has not answered within {START_LIMIT_S:g} s; see {folder / 'engine.log'}",
+        f"the engine (process {process.pid}) has not answered within {START_LIMIT_S:g} s, and runs on;"
+        f" `kernelarc attach {folder.name}` shows it, {folder / 'engine.log'} may say why",
     )
 
 

@@ -6,6 +6,7 @@ directory; sockets and device locks are the one exception (see :func:`socket_pat
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -50,14 +51,32 @@ def cache_dir() -> Path:
 def runtime_dir(*, create: bool = False) -> Path:
     """Folder for control sockets: 0700 and ours, never under a campaign (socket paths hold 107 bytes).
 
-    Raises :class:`Fault` if it is there and somebody else could have put a socket into it.
+    In ``$XDG_RUNTIME_DIR`` if that is a folder of ours, else ``/tmp/kernelarc-UID``: after ``su``, in a container
+    or once the last login has ended the variable names a folder that is gone or another user's.
+
+    Raises :class:`Fault` if it cannot be created, or is there and somebody else could have put a socket into it.
     """
     base = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(base) / "kernelarc" if base else Path(f"/tmp/kernelarc-{os.getuid()}")
-    if create:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _require_private(folder)
+    folder = Path(base) / "kernelarc" if base and _ours(Path(base)) else Path(f"/tmp/kernelarc-{os.getuid()}")
+    try:
+        if create:
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+        _require_private(folder)
+    except OSError as error:
+        detail = f"{folder} cannot be used ({error.strerror}); set XDG_RUNTIME_DIR to a folder of yours"
+        raise Fault("fault.runtime-dir", detail) from None
     return folder
+
+
+def _ours(folder: Path) -> bool:
+    """Whether the engine and its clients, wherever they are started, can keep sockets in ``folder``."""
+    try:
+        info = folder.stat()
+    except OSError:
+        return False
+    mine = stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid()
+    return mine and folder.is_absolute() and os.access(folder, os.W_OK | os.X_OK)
 
 
 def socket_path(campaign: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import stat
 from collections import OrderedDict
@@ -20,6 +21,8 @@ LINE_LIMIT = 64 << 10
 REMEMBERED = 1000
 CLOSE_S = 1.0
 
+log = logging.getLogger("kernelarc.engine")
+
 Handler = Callable[[Command], Awaitable[Answer]]
 Recall = Callable[[str], Awaitable[Answer | None]]
 
@@ -30,8 +33,9 @@ _encode = msgspec.json.Encoder().encode
 class ControlServer:
     """Serves one campaign whose lock this process holds: that is what makes replacing a stale socket safe.
 
-    ``handler`` carries a command out and answers it; a :class:`KernelArcError` from it is the answer. ``recall``
-    finds the answer that an earlier engine gave to a command of the same id.
+    ``handler`` carries a command out and answers it; a :class:`KernelArcError` from it is the answer, and so is
+    whatever else it fails with. ``recall`` finds the answer that an earlier engine gave to a command of the same
+    id.
     """
 
     def __init__(self, folder: Path, handler: Handler, recall: Recall | None = None) -> None:
@@ -135,14 +139,12 @@ class ControlServer:
             self._answers[command.id] = known
             while len(self._answers) > REMEMBERED and next(iter(self._answers.values())).done():
                 self._answers.popitem(last=False)
-        return await asyncio.shield(known)
+        await asyncio.wait({known})
+        return _outcome(command, known)
 
     async def _carry_out(self, command: Command) -> Answer:
-        try:
-            earlier = await self._recall(command.id) if self._recall else None
-            return earlier or await self._handler(command)
-        except KernelArcError as error:
-            return _refusal(command.id, error.message)
+        earlier = await self._recall(command.id) if self._recall else None
+        return earlier or await self._handler(command)
 
     async def _reply(self, writer: asyncio.StreamWriter, answer: Answer) -> None:
         if writer.is_closing():
@@ -162,6 +164,21 @@ class ControlServer:
         if not stat.S_ISSOCK(info.st_mode):
             raise Fault("fault.control", f"{self.path} is not a socket; remove it")
         self.path.unlink()
+
+
+def _outcome(command: Command, done: asyncio.Future[Answer]) -> Answer:
+    """The answer to a command that was carried out, refused, or failed on the way: nobody is left waiting."""
+    if done.cancelled():
+        return _refusal(command.id, f"fault.command: {command.verb} was given up, the engine may be ending")
+    error = done.exception()
+    if error is None:
+        return done.result()
+    if isinstance(error, KernelArcError):
+        return _refusal(command.id, error.message)
+    log.error("%s failed", command.verb, exc_info=error)
+    return _refusal(
+        command.id, f"fault.command: {command.verb} failed ({type(error).__name__}: {error}); see the engine's log"
+    )
 
 
 def _refusal(identity: str, text: str) -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -19,6 +20,9 @@ from engine.control import client
 from engine.control.protocol import Answer, Command
 from engine.control.server import LINE_LIMIT, ControlServer
 from engine.errors import BadInput, Fault
+from engine.launch import create_campaign
+from engine.presets import resolve
+from engine.problems.library import find_problem
 from engine.store.lock import CampaignLock
 
 Handler = Callable[[Command], Awaitable[Answer]]
@@ -44,6 +48,10 @@ class Engine:
         await self.slow.wait()
         if command.verb == "veto":
             raise BadInput("candidate 3 is not a KEEP")
+        if command.verb == "profile":
+            raise KeyError("2")
+        if command.verb == "draft" and command.text == "cancelled":
+            raise asyncio.CancelledError
         return Answer(id=command.id, ok=True, text=f"{command.verb} done", seq=len(self.done))
 
 
@@ -138,6 +146,19 @@ async def test_what_is_no_command_gets_one_clear_line(engine: Engine, folder: Pa
         )
     assert engine.done == []
     assert (await client.asend(folder, client.command("ping"))).ok
+
+
+@pytest.mark.parametrize(
+    ("verb", "text", "said"), [("profile", "", "KeyError: '2'"), ("draft", "cancelled", "given up")]
+)
+async def test_a_command_that_fails_in_a_way_nobody_thought_of_is_answered(
+    engine: Engine, folder: Path, verb: str, text: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    order = client.command(verb, text=text)
+    answer = await client.asend(folder, order, timeout_s=2.0)
+    assert not answer.ok and answer.text.startswith("fault.command: ") and said in answer.text
+    assert await client.asend(folder, order, timeout_s=2.0) == answer and len(engine.done) == 1
+    assert verb != "profile" or "Traceback" in caplog.text
 
 
 async def test_one_connection_may_send_many_lines(engine: Engine, folder: Path) -> None:
@@ -249,6 +270,61 @@ async def test_an_open_runtime_folder_is_refused_by_both_ends(folder: Path) -> N
         client.send(folder, client.command("ping"))
     with pytest.raises(Fault, match="mode 0700"):
         await client.asend(folder, client.command("ping"))
+
+
+def _folders_that_are_none(base: Path) -> dict[str, str]:
+    (base / "file").write_text("")
+    closed = base / "closed"
+    closed.mkdir()
+    closed.chmod(0o500)
+    others = base / "others"
+    others.mkdir()
+    if os.getuid() == 0:
+        os.chown(others, 12345, 12345)
+    names = {"gone": str(base / "gone"), "a file": str(base / "file"), "relative": "run", "unset": ""}
+    return names | ({"another user's": str(others)} if os.getuid() == 0 else {"read-only": str(closed)})
+
+
+def test_a_runtime_folder_that_is_gone_or_not_ours_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    for what, value in _folders_that_are_none(tmp_path).items():
+        monkeypatch.setenv("XDG_RUNTIME_DIR", value)
+        assert paths.runtime_dir() == Path(f"/tmp/kernelarc-{os.getuid()}"), what
+    assert not (tmp_path / "gone").exists()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert paths.runtime_dir(create=True) == tmp_path / "kernelarc"
+    assert (tmp_path / "kernelarc").is_dir()
+
+
+async def test_an_engine_starts_and_is_found_after_the_runtime_folder_is_gone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "logged-out" / "1000"))
+    with CampaignLock(folder):
+        server = ControlServer(folder, Engine().handle)
+        await server.start()
+        assert (await client.asend(folder, client.command("ping"))).ok
+        await server.close()
+
+
+def test_a_runtime_folder_that_cannot_be_made_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(Fault, match=r"cannot be used .*No space left.*set XDG_RUNTIME_DIR"):
+        paths.runtime_dir(create=True)
+
+
+def test_no_campaign_is_left_behind_where_no_engine_could_be_reached() -> None:
+    runtime = paths.runtime_dir(create=True)
+    runtime.chmod(0o755)
+    with pytest.raises(Fault, match="mode 0700"):
+        create_campaign(resolve({"device": "cpu"}), find_problem("scaled_softmax_bf16"), None, "left-behind")
+    assert not paths.campaign_dir("left-behind").exists()
 
 
 async def test_the_socket_of_a_later_engine_survives_an_earlier_ones_close(folder: Path) -> None:
