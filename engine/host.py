@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from engine.bench.api import OpenBench
+from engine.bench.api import Bench, OpenBench
 from engine.campaign import BuildProposer, Launcher
 from engine.commands import Commands
 from engine.control.server import ControlServer
@@ -33,6 +33,7 @@ from engine.watch import MachineWatch
 REPORT_FILE = "report.txt"
 INTERRUPTED = 130
 CLOSE_LIMIT_S = 20.0
+CANCEL_GRACE_S = 1.0
 
 Started = Callable[[Launcher], None]
 
@@ -64,14 +65,12 @@ async def serve(
             commands = Commands(launcher)
             server = ControlServer(folder, commands.handle, commands.recall)
             await server.start()
-            watch = MachineWatch(session)
-            watch.start()
-            if started is not None:
-                started(launcher)
             try:
-                await launcher.run()
+                async with MachineWatch(session):
+                    if started is not None:
+                        started(launcher)
+                    await launcher.run()
             finally:
-                await watch.close()
                 await server.close()
             write_report(session)
             return session.summary
@@ -113,12 +112,27 @@ async def _opened(folder: Path, bench: OpenBench) -> AsyncIterator[Session]:
             try:
                 yield session
             finally:
-                async with asyncio.timeout(CLOSE_LIMIT_S):
-                    await session.bench.close()
+                await _close(session.bench)
         finally:
             reader.close()
     finally:
         await writer.close()
+
+
+async def _close(bench: Bench) -> None:
+    """Give the device back. A bench that is slow at it, or fails, changes nothing in how the campaign ended."""
+    closing = asyncio.create_task(bench.close(), name="close the bench")
+    try:
+        await asyncio.wait({closing}, timeout=CLOSE_LIMIT_S)
+        if not closing.done():
+            log.error("the bench was not closed within %g s; processes of it may be left", CLOSE_LIMIT_S)
+            closing.cancel()
+            await asyncio.wait({closing}, timeout=CANCEL_GRACE_S)
+    except asyncio.CancelledError:
+        closing.cancel()
+        raise
+    if closing.done() and not closing.cancelled() and (error := closing.exception()) is not None:
+        log.error("the bench was not closed in order", exc_info=error)
 
 
 def refuse_ended(folder: Path, summary: Summary) -> None:

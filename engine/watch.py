@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
+from types import TracebackType
+from typing import Self
 
 from engine.hardware.telemetry import GONE, Sample, Sampler
-from engine.session import Session
+from engine.session import Session, log
 
 INTERVAL_S = 10.0
 LOW_BYTES = 1 << 30
@@ -30,7 +31,7 @@ def device_line(sample: Sample) -> tuple[str, str] | None:
 
 
 class MachineWatch:
-    """Runs beside a campaign, between :meth:`start` and :meth:`close`."""
+    """Runs beside a campaign, as a context. A watch that dies says so in the log; the campaign goes on without."""
 
     def __init__(self, session: Session, interval_s: float = INTERVAL_S) -> None:
         device = session.bench.device
@@ -40,16 +41,21 @@ class MachineWatch:
         self._last: dict[str, Sample] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    async def __aenter__(self) -> Self:
         self._sampler.start()
         self._task = asyncio.create_task(self._watch(), name="machine watch")
+        self._task.add_done_callback(_ended)
+        return self
 
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        await self._sampler.close()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.wait({self._task})
+        finally:
+            await self._sampler.close()
 
     def _sampled(self, sample: Sample) -> None:
         self._last[sample.device] = sample
@@ -73,3 +79,8 @@ class MachineWatch:
             await self._session.withdraw(code)
         elif not any(note.code == code and note.level == line[0] for note in self._session.summary.attention):
             await self._session.note(code, line[1], level=line[0])
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("disk and device are not watched any more", exc_info=error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from engine.control.client import command, send
-from engine.errors import BadInput, KernelArcError
+from engine.errors import BadInput, Fault, KernelArcError
 from engine.launch import check_resumable, create_campaign, start_detached
 from engine.presets import resolve
 from engine.records import CampaignState, StopReason
@@ -26,8 +27,8 @@ MAIN = Path(__file__).resolve().parent.parent / "fixtures" / "engine_main.py"
 KILLS = 20
 
 
-def start(folder: Path, delay_s: float, *more: str) -> subprocess.Popen[bytes]:
-    env = {**os.environ, "FAKE_DELAY_S": str(delay_s)}
+def start(folder: Path, delay_s: float, *more: str, **environ: str) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "FAKE_DELAY_S": str(delay_s), **environ}
     with (folder / "engine.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, str(MAIN), str(folder), *more],
@@ -194,6 +195,28 @@ def test_an_engine_that_cannot_start_says_why(problem, tmp_path) -> None:  # typ
     (folder / "campaign.db").write_bytes(b"not a database at all, " * 400)
     with pytest.raises(KernelArcError, match="not a KernelArc campaign database"):
         start_detached(folder)
+
+
+def test_an_engine_that_is_silent_but_lives_is_not_called_dead(problem, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("engine.launch.START_LIMIT_S", 0.2)
+    folder = create_campaign(resolve({"candidates": 5, "agents": 1}), problem, None, "slow-start")
+    with pytest.raises(Fault, match=r"runs on; `kernelarc attach slow-start`") as told:
+        start_detached(folder, ["-c", "import time; time.sleep(60)"])
+    pid = int(re.search(r"process (\d+)", told.value.message)[1])  # type: ignore[index]
+    try:
+        assert alive(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not alive(pid))
+
+
+def test_a_bench_that_closes_slowly_does_not_change_the_exit_code(problem) -> None:  # type: ignore[no-untyped-def]
+    folder = create_campaign(resolve({"candidates": 3, "agents": 1}), problem, None, "slow-close")
+    assert start(folder, 0.0, FAKE_CLOSE_S="60", CLOSE_LIMIT_S="0.2").wait(timeout=30) == 0
+    log = (folder / "engine.log").read_text()
+    assert "not closed within 0.2 s" in log and "Traceback" not in log
+    with StoreReader(folder) as reader:
+        assert reader.summary().state is CampaignState.FINISHED
 
 
 def lines_of(folder: Path) -> list[tuple[int, str]]:

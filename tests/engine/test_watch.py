@@ -9,6 +9,7 @@ from collections import namedtuple
 import pytest
 from stub_proposer import slowly_better
 
+from engine import paths
 from engine.hardware.telemetry import GONE, Sample
 from engine.store.reader import StoreReader
 from engine.watch import MachineWatch, device_line, disk_line
@@ -41,6 +42,20 @@ async def test_the_lines_come_and_go_with_their_cause(lab, monkeypatch: pytest.M
     await running
     with StoreReader(campaign.folder) as reader:
         assert [sample.device for sample in reader.samples()][:1] == ["cpu"]
+
+
+async def test_a_watch_that_dies_takes_neither_the_campaign_nor_its_socket_along(
+    lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def bug(self: MachineWatch) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(MachineWatch, "_disk", bug)
+    campaign = lab(slowly_better, delay_s=0.01, candidates=3)
+    summary = await campaign.run()
+    assert summary.candidates == 3
+    assert not paths.socket_path(campaign.folder).exists()
+    assert "not watched any more" in caplog.text and "a bug" in caplog.text
 
 
 async def _standing(campaign, code: str, wanted: bool) -> bool:  # type: ignore[no-untyped-def]
