@@ -413,6 +413,25 @@ async def test_cancelling_hangs_up_at_once_and_charges_in_full(
     assert server.open_now == 0, "the connection is closed"
 
 
+async def test_a_cancellation_that_the_client_library_caused_is_a_failure_of_the_call(
+    make: Any, context: Context, live: Any, ledger: StoreWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asked for it, so the agent that called has to go on; the server may have worked, so it is charged."""
+
+    async def cancelled(*args: Any, **more: Any) -> Any:
+        raise asyncio.CancelledError
+        yield
+
+    monkeypatch.setattr("engine.proposers.llm.access.stream", cancelled)
+    proposer = make(model=PRICED)
+    with pytest.raises(ProposerError) as failure:
+        await proposer.propose(context, live)
+    assert failure.value.reason == "model.failed" and "client library" in failure.value.detail
+    await proposer.close()
+    totals = await ledger.ledger_totals()
+    assert totals.lost == 1 and totals.charged_usd > 0 and totals.reserved_usd == 0
+
+
 async def test_money_put_aside_while_a_proposal_is_cancelled_comes_back(
     server: Any, make: Any, context: Context, live: Any, ledger: StoreWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

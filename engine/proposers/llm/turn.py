@@ -60,12 +60,15 @@ class DeadlinePassed(Exception):
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     """The result of ``work``; :class:`DeadlinePassed` after ``seconds`` even if it does not heed cancellation.
 
-    A cancellation from outside is passed on at once and not waited for.
+    A cancellation from outside is passed on at once and not waited for. One that nobody here asked for (client
+    libraries cancel what they gave up themselves) is no reason to end an agent: it is a :class:`ModelFailure`.
     """
     task = asyncio.ensure_future(work)
     task.add_done_callback(_retrieved)
     try:
         await asyncio.wait({task}, timeout=seconds)
+        if task.cancelled():
+            raise ModelFailure("model.failed", "the client library cancelled the call", billed=True)
         if task.done():
             return task.result()
         task.cancel()
