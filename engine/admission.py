@@ -238,8 +238,7 @@ def _bring_back(session: Session) -> None:
         control.mailbox = mailbox_from(session.reader.memo(name).get("mailbox"))
         control.stopped = summary.stopped
         if summary.paused:
-            by, _, why = summary.paused.partition(": ")
-            control.pause(by, why)
+            control.pause(*summary.paused_by)
         else:
             control.resume()
         session.agents[name] = control

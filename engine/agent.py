@@ -100,8 +100,7 @@ class Agent:
         """Until neither the campaign nor this agent is paused."""
         session, control = self.session, self.control
         while not (session.door.is_open and control.going.is_set()):
-            broken = control.paused in ("errors", "breaker")
-            state = Live.BROKEN if broken else Live.PAUSED
+            state = Live.BROKEN if control.broken else Live.PAUSED
             session.writer.live(self.name, state=state.value, detail=control.why, hypothesis="", reply="")
             await session.door.opened()
             await control.going.wait()

@@ -1,7 +1,7 @@
 """The launcher: admits the problem, starts the agents, keeps them going, ends the campaign.
 
-It restarts an agent that crashed (with a breaker), never one that the guard stopped; it enforces the budgets that
-count for everybody; it gives the device back while nobody needs it. Commands are in :mod:`engine.commands`.
+It enforces the budgets that count for everybody, and gives the device back while nobody needs it. Agents are
+started and restarted in :mod:`engine.agent_tasks`, commands are in :mod:`engine.commands`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from engine import budget
-from engine.admission import admit, eligible_strategies, rebuilt_state
+from engine.admission import admit, eligible_strategies
 from engine.agent import Agent
-from engine.breaker import CRASHES, WINDOW_S, Breaker
+from engine.agent_tasks import AgentTasks, taken_up
+from engine.door import DeviceParking
 from engine.errors import Fault, KernelArcError
 from engine.guard.guard import Guard
 from engine.guard.stop import Stop, campaign_reason, campaign_stop
@@ -43,13 +44,10 @@ class Launcher:
         self.session = session
         self._build = proposers
         self._end_when_stuck = end_when_stuck
+        self.agents = AgentTasks(session, self._run_agent)
         self._guard: Guard | None = None
-        self._tasks: dict[str, asyncio.Task[Stop]] = {}
-        self._breakers: dict[str, Breaker] = {}
         self._requested: Stop | None = None
-        self._shut: set[str] = set()  # why the door is shut
-        self._parking: asyncio.Task[None] | None = None
-        self._suspending = False
+        self._parking = DeviceParking(session.door, session.bench.suspend, session.changed.set)
 
     # The life of a campaign
 
@@ -65,9 +63,7 @@ class Launcher:
             await self._until_requested(admit(session))
             if self._requested is None:
                 self._guard = Guard(session)
-                for control in session.agents.values():
-                    if control.stopped is None:
-                        self._start(control)
+                self.agents.begin()
                 skills = asyncio.create_task(self._follow_skills())
                 session.profiles = ProfileDesk(session)
                 try:
@@ -79,13 +75,17 @@ class Launcher:
             self._requested = Stop(StopReason.FAULT, fault.message)
             await session.note("campaign.fault", fault.message, level="error")
         finally:
-            await self._cancel_agents()
+            await self.agents.close()
+            await self._parking.close()
         await self._end()
 
     async def _reopen(self) -> None:
-        """An engine is only ever started on a paused or ended campaign to go on with it."""
+        """An engine is only ever started on a campaign that has begun to go on with it."""
+        events = taken_up(self.session)
         if self.session.summary.state in (CampaignState.PAUSED, CampaignState.FINISHED, CampaignState.STOPPED):
-            await self.session.record(ev.CampaignResumed(by="user"))
+            events.insert(0, ev.CampaignResumed(by="user"))
+        if events:
+            await self.session.record(*events)
 
     async def _until_requested(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work``, but not longer than until a stop is requested or a budget of the campaign is used up."""
@@ -100,6 +100,8 @@ class Launcher:
         finally:
             task.cancel()
             await asyncio.wait({task})
+        if task.cancelled():
+            raise Fault("fault.admission", "the admission was cancelled, and not by the engine")
         task.result()
 
     def _spent(self) -> Stop | None:
@@ -113,21 +115,21 @@ class Launcher:
         session = self.session
         while True:
             session.changed.clear()
-            for name in [name for name, task in self._tasks.items() if task.done()]:
-                await self._ended(name, self._tasks.pop(name))
+            await self.agents.settle()
             stop = self._spent()
             if stop is None and self._stuck():
                 stop = Stop(StopReason.FAULT, "every agent that is left is paused by errors")
             if stop is not None:
-                await self._stop_all(stop)
+                self._requested = stop
+                await self.agents.close(stop)
                 return
-            if all(control.stopped is not None for control in session.agents.values()):
+            if not self._left():
                 return
-            await self._watch_cost()
+            await self._tell()
             self._park_if_idle()
-            await self._wait(set(self._tasks.values()))
+            await self._wait(self.agents.running)
 
-    async def _wait(self, tasks: set[asyncio.Task[Any]]) -> None:
+    async def _wait(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
         """Until a task is done, something was committed or commanded, or the time budget ends."""
         changed = asyncio.create_task(self.session.changed.wait())
         try:
@@ -168,15 +170,11 @@ class Launcher:
 
     # Agents
 
-    def _start(self, control: AgentControl) -> None:
-        name = control.spec.name
-        if self._guard is None:
-            raise Fault("fault.not-measured", "the campaign is still being admitted")
-        self._tasks[name] = asyncio.create_task(self._run_agent(control, self._guard), name=f"agent {name}")
-
-    async def _run_agent(self, control: AgentControl, guard: Guard) -> Stop:
+    async def _run_agent(self, control: AgentControl) -> Stop:
         """Build the agent anew and run it: what it knows comes from the store."""
         session, name = self.session, control.spec.name
+        if self._guard is None:
+            raise Fault("fault.not-measured", "the campaign is still being admitted")
         session.writer.live(name, state=Live.STARTING.value, detail="")
         proposer = self._build(session, control)
         try:
@@ -184,7 +182,7 @@ class Launcher:
                 session=session,
                 control=control,
                 proposer=proposer,
-                guard=guard,
+                guard=self._guard,
                 eligible=eligible_strategies(session),
                 patient=control.spec.proposer in PATIENT,
             )
@@ -192,75 +190,13 @@ class Launcher:
         finally:
             await proposer.close()
 
-    async def _ended(self, name: str, task: asyncio.Task[Stop]) -> None:
-        """An agent's coroutine is over: it stopped, was told to stop, or crashed."""
-        control = self.session.agents[name]
-        if task.cancelled():
-            return
-        crash = task.exception()
-        if crash is None:
-            await self._mark_stopped(control, task.result())
-        elif isinstance(crash, KernelArcError):
-            await self._give_up(control, "setup", crash.message)
-        else:
-            await self._crashed(control, crash)
-
-    async def _crashed(self, control: AgentControl, crash: BaseException) -> None:
-        """Restart from the store; three crashes in thirty seconds open the breaker."""
-        name = control.spec.name
-        log.error("agent %s crashed", name, exc_info=crash)
-        breaker = self._breakers.get(name, Breaker()).after_crash(time.monotonic())
-        self._breakers[name] = breaker
-        why = one_line(f"{type(crash).__name__}: {crash}")
-        if breaker.open:
-            text = f"{CRASHES} crashes within {WINDOW_S:g} s, the last: {why}"
-            await self._give_up(control, "breaker", text)
-            return
-        await self.session.record(ev.AgentRestarted(agent=name, why=why, crashes=len(breaker.crashes)))
-        control.state = rebuilt_state(self.session, name)
-        self._start(control)
-
-    async def _give_up(self, control: AgentControl, by: str, why: str) -> None:
-        """Pause an agent that cannot go on by itself; a person's resume starts it again."""
-        name = control.spec.name
-        control.pause("breaker", why)
-        self.session.writer.live(name, state=Live.BROKEN.value, detail=why)
-        code = "breaker.open" if by == "breaker" else "agent.setup"
-        text = f"agent {name} paused: {why}"
-        await self.session.record(
-            ev.AgentPaused(agent=name, by="breaker", why=why),
-            ev.Attention(code=code, text=text, level="error", agent=name),
-        )
-
-    async def _mark_stopped(self, control: AgentControl, stop: Stop) -> None:
-        name = control.spec.name
-        if control.stopped is not None:
-            return
-        control.stopped = stop.reason
-        self.session.writer.live(name, state=Live.STOPPED.value, detail=stop.detail, hypothesis="", reply="")
-        await self.session.record(ev.AgentStopped(agent=name, reason=stop.reason, detail=stop.detail))
-
-    async def _stop_all(self, stop: Stop) -> None:
-        self._requested = stop
-        await self._cancel_agents()
-        for control in self.session.agents.values():
-            await self._mark_stopped(control, stop)
-
-    async def _cancel_agents(self) -> None:
-        tasks = list(self._tasks.values())
-        self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        if self._parking is not None:
-            self._parking.cancel()
+    def _left(self) -> list[AgentControl]:
+        return [control for control in self.session.agents.values() if control.stopped is None]
 
     def _stuck(self) -> bool:
         """Nobody is left who could go on, and nobody is there to help."""
-        left = [control for control in self.session.agents.values() if control.stopped is None]
-        broken = all(control.paused in ("errors", "breaker") for control in left)
-        return self._end_when_stuck and bool(left) and broken
+        left = self._left()
+        return self._end_when_stuck and bool(left) and all(control.broken for control in left)
 
     # What commands and signals ask for
 
@@ -270,85 +206,35 @@ class Launcher:
             self._requested = Stop(StopReason.USER, detail)
         self.session.changed.set()
 
-    async def stop_agent(self, name: str) -> None:
-        await self._cancel(name)
-        await self._mark_stopped(self.session.agents[name], Stop(StopReason.USER, "stopped by the user"))
-
-    async def renew_agent(self, name: str) -> None:
-        """Build the agent's proposer anew, for another model: what it has in flight is given up."""
-        await self._cancel(name)
-        control = self.session.agents[name]
-        if control.stopped is None:
-            control.state = rebuilt_state(self.session, name)
-            self._start(control)
-        self.session.changed.set()
-
-    async def _cancel(self, name: str) -> None:
-        task = self._tasks.pop(name, None)
-        if task is not None:
-            task.cancel()
-            await asyncio.wait({task})
-
     async def pause(self) -> None:
         """No new proposals or benches; the device is given back once the running bench has ended."""
         await self.session.record(ev.CampaignPaused(by="user"))
-        self._close_door(PAUSED_CAMPAIGN)
+        self._parking.shut(PAUSED_CAMPAIGN)
 
     async def resume(self) -> None:
+        """Go on, broken agents included. What is being suspended is suspended first."""
         await self.session.record(ev.CampaignResumed(by="user"))
-        await self._open_door(PAUSED_CAMPAIGN)
+        self._parking.open(PAUSED_CAMPAIGN)
+        for name in [control.spec.name for control in self._left() if control.broken]:
+            await self.agents.resume(name)
 
-    async def resume_agent(self, name: str, by: str = "user") -> None:
-        """Go on with a paused, broken or stopped agent; its breaker and error streak start over."""
-        control = self.session.agents[name]
-        self._breakers.pop(name, None)
-        await self.session.record(ev.AgentResumed(agent=name, by=by))
-        for code in ("agent.errors", "breaker.open", "agent.setup"):
-            await self.session.withdraw(code, name)
-        control.stopped = None
-        if name not in self._tasks:
-            control.state = rebuilt_state(self.session, name)
-        control.clear_errors()
-        await self._open_door(ALL_PAUSED)
-        control.resume()
-        if name not in self._tasks:
-            self._start(control)
-        self.session.changed.set()
-
-    # The device
-
-    def _close_door(self, why: str) -> None:
-        self._shut.add(why)
-        self.session.door.shut()
-        if self._parking is None or self._parking.done():
-            self._parking = asyncio.create_task(self._park(), name="park")
-
-    async def _open_door(self, why: str) -> None:
-        self._shut.discard(why)
-        if self._shut:
-            return
-        parking = self._parking
-        if parking is not None and not parking.done():
-            if not self._suspending:
-                parking.cancel()
-            await asyncio.wait({parking})
-        self.session.door.reopen()
-
-    async def _park(self) -> None:
-        await self.session.door.emptied()
-        self._suspending = True
-        try:
-            await self.session.bench.suspend()
-        finally:
-            self._suspending = False
+    # What follows from how things stand
 
     def _park_if_idle(self) -> None:
         """Everybody who is left is paused one by one: the device is given back as for a pause of the campaign."""
-        left = [control for control in self.session.agents.values() if control.stopped is None]
-        if left and all(control.paused for control in left) and ALL_PAUSED not in self._shut:
-            self._close_door(ALL_PAUSED)
+        left = self._left()
+        if left and all(control.paused for control in left):
+            self._parking.shut(ALL_PAUSED)
+        else:
+            self._parking.open(ALL_PAUSED)
 
-    async def _watch_cost(self) -> None:
-        summary = self.session.summary
-        if budget.nearly_spent(summary):
-            await self.session.note("cost.90", f"{summary.cost_usd:.2f} of {summary.max_cost_usd:.2f} USD spent")
+    async def _tell(self) -> None:
+        """Attention lines that stand as long as their cause does."""
+        summary, failure = self.session.summary, self._parking.failure
+        spent = f"more than {budget.COST_WARNING:.0%} of {summary.max_cost_usd or 0.0:.2f} USD are spent"
+        lines = {
+            "cost.90": spent if budget.nearly_spent(summary) else "",
+            "device.kept": f"the device was not given back: {failure}" if failure else "",
+        }
+        for code, text in lines.items():
+            await (self.session.note(code, text) if text else self.session.withdraw(code))

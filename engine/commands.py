@@ -11,7 +11,7 @@ from engine.agent_state import forced, without
 from engine.campaign import Launcher
 from engine.control.protocol import Answer, Command
 from engine.errors import BadInput, KernelArcError
-from engine.guard.stop import split_budget
+from engine.guard.stop import Stop, split_budget
 from engine.presets import check_model
 from engine.records import CampaignState, StopReason
 from engine.session import AgentControl, Session
@@ -22,6 +22,7 @@ from engine.text import clean, one_line
 
 HINT_LIMIT = 1000
 HINTS_WAITING = 16
+BY_USER = Stop(StopReason.USER, "stopped by the user")
 
 
 class Commands:
@@ -100,7 +101,7 @@ class Commands:
             )
         if not control.paused and control.stopped is None:
             raise BadInput(f"agent {command.agent} is not paused")
-        await self._launcher.resume_agent(command.agent)
+        await self._launcher.agents.resume(command.agent)
         return f"agent {command.agent} goes on"
 
     async def _draft(self, command: Command) -> str:
@@ -135,7 +136,7 @@ class Commands:
         control = self._agent(command.agent)
         if control.stopped is not None:
             raise BadInput(f"agent {command.agent} has stopped already ({control.stopped})")
-        await self._launcher.stop_agent(command.agent)
+        await self._launcher.agents.stop(command.agent, BY_USER)
         self._session.changed.set()
         return f"agent {command.agent} stopped"
 
@@ -170,7 +171,7 @@ class Commands:
         session.config = config
         for name, control in session.agents.items():
             if self._may_go_on(name, control, command):
-                await self._launcher.resume_agent(name, by="budget")
+                await self._launcher.agents.resume(name, by="budget")
         session.changed.set()
         return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in changes.items())
 
@@ -217,7 +218,7 @@ class Commands:
         await self._keep_mailbox(
             name, ev.ModelChosen(agent=name, model=wanted, why="chosen by a person", by="user")
         )
-        await self._launcher.renew_agent(name)
+        await self._launcher.agents.renew(name)
         return f"agent {name} goes on with {wanted}"
 
     async def _profile(self, command: Command) -> str:

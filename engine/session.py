@@ -28,7 +28,7 @@ from engine.skills import SkillSet
 from engine.store import events as ev
 from engine.store.events import AgentSpec
 from engine.store.reader import StoreReader
-from engine.store.summary import Summary
+from engine.store.summary import BROKEN, Summary
 from engine.store.tx import Tx
 from engine.store.writer import StoreWriter
 
@@ -55,6 +55,11 @@ class AgentControl:
     why: str = ""
     stopped: StopReason | None = None
     going: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def broken(self) -> bool:
+        """Paused because it fails: it needs a person."""
+        return self.paused in BROKEN
 
     def pause(self, by: str, why: str) -> None:
         self.paused, self.why = by, why

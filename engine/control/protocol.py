@@ -36,7 +36,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 VERBS = {
     "pause": "pause the campaign, or one agent",
-    "resume": "continue the campaign, or one agent (also restarts a broken one)",
+    "resume": "continue the campaign, or one agent; broken ones start again",
     "draft": "the agent's next proposal is a draft",
     "hint": "text for the agent's next prompt",
     "stop": "stop the campaign, or one agent",

@@ -30,6 +30,10 @@ class Keep(msgspec.Struct, frozen=True, array_like=True):
     sol_score: float | None
 
 
+BROKEN = ("errors", "breaker")
+"""Who pauses an agent that cannot go on by itself."""
+
+
 class AgentSummary(msgspec.Struct, frozen=True, kw_only=True):
     spec: AgentSpec
     strategy: str = ""
@@ -54,6 +58,17 @@ class AgentSummary(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0
     trajectory: list[TrajectoryPoint] = []
     keeps: list[Keep] = []  # KEEPs that were not vetoed, oldest first; the last one is the best
+
+    @property
+    def paused_by(self) -> tuple[str, str]:
+        """(who, why); both empty while it is not paused."""
+        by, _, why = self.paused.partition(": ")
+        return by, why
+
+    @property
+    def broken(self) -> bool:
+        """Paused because it fails, and not stopped."""
+        return self.stopped is None and self.paused_by[0] in BROKEN
 
     @property
     def kept(self) -> list[int]:

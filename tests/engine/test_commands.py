@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
-from stub_proposer import in_order, slowly_better
+from stub_proposer import StubProposer, in_order, slowly_better
 
 from engine.control.client import asend, command
 from engine.errors import StoreError
 from engine.proposers.base import BudgetSpent
-from engine.records import CampaignState, Mode, StopReason
+from engine.records import CampaignState, Mode, StopReason, Usage
 from engine.store import events as ev
 
 LONG = {"candidates": 500, "draft_after": 300, "stop_after": 400}
@@ -278,5 +279,31 @@ async def test_an_agent_that_ran_out_of_money_goes_on_when_there_is_more(lab) ->
     poor = False
     assert (await campaign.order("budget", max_cost_usd=5.0)).ok
     await campaign.until(lambda s: s.agents["2"].candidates >= 2)
+    await campaign.order("stop")
+    await task
+
+
+async def test_a_person_is_told_once_that_the_money_is_nearly_spent_until_there_is_more(lab) -> None:
+    last = asyncio.Event()
+
+    class Paid(StubProposer):
+        async def propose(self, context: Any, live: Any) -> Any:
+            if context.position == 20:
+                await last.wait()
+            reply = await super().propose(context, live)
+            return msgspec.structs.replace(reply, usage=Usage(model="m", tokens_in=1, cost_usd=0.05))
+
+    campaign = lab(slowly_better, max_cost=1.0, **LONG)
+    campaign._build = lambda session, control: Paid(lambda c: f"ms=1.{c.position:03d}")
+    task = campaign.start()
+    await campaign.until(lambda s: s.candidates == 19)
+    summary = await campaign.until(lambda s: bool(s.attention))
+    assert [(note.code, note.text) for note in summary.attention] == [
+        ("cost.90", "more than 90% of 1.00 USD are spent")
+    ]
+    assert (await campaign.order("budget", max_cost_usd=5.0)).ok
+    await campaign.until(lambda s: not s.attention)
+    assert [e.clear for e in campaign.events(ev.Attention)] == [False, True]
+    last.set()
     await campaign.order("stop")
     await task

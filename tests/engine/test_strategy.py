@@ -124,10 +124,27 @@ async def test_a_playbook_is_a_strategy_once_a_person_names_it(lab, private_home
     assert {c.strategy for c in named.contexts} == {"operator-fusion", "my-course"}
 
 
-def test_three_crashes_within_thirty_seconds_open_the_breaker() -> None:
+@pytest.mark.parametrize(
+    ("crashes", "opens"),
+    [
+        ([(0.0, 0), (20.0, 0)], False),
+        ([(0.0, 0), (20.0, 1), (29.0, 2)], True),  # three in thirty seconds, whatever was judged meanwhile
+        ([(0.0, 0), (20.0, 1), (45.0, 2)], False),  # the first is forgotten after thirty seconds
+        ([(0.0, 0), (20.0, 1), (45.0, 2), (46.0, 3)], True),
+        ([(0.0, 0), (600.0, 0), (1200.0, 0)], True),  # a model that takes ten minutes leads nowhere as well
+        ([(0.0, 5), (600.0, 5), (1200.0, 6), (1800.0, 6)], False),  # a verdict in between
+        ([(0.0, 5), (600.0, 6), (1200.0, 6), (1800.0, 6)], True),
+    ],
+)
+def test_the_breaker_opens_at_the_third_crash_that_leads_nowhere(
+    crashes: list[tuple[float, int]], opens: bool
+) -> None:
     breaker = Breaker()
-    for at in (0.0, 20.0, 45.0):
-        breaker = breaker.after_crash(at)
-    assert not breaker.open, "the first is forgotten after thirty seconds"
-    assert breaker.after_crash(46.0).open
+    for at, verdicts in crashes:
+        assert not breaker.open
+        breaker = breaker.after_crash(at, verdicts)
+    assert breaker.open is opens
+
+
+def test_errors_are_tried_again_later_each_time() -> None:
     assert [backoff_s(n) for n in (1, 2, 3, 4, 10)] == [1.0, 2.0, 4.0, 8.0, 30.0]
