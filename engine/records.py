@@ -73,7 +73,7 @@ class WorkloadResult(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float | None = None
     latency_ci: tuple[float, float] | None = None  # 95 % interval of the median
     reference_latency_ms: float | None = None
-    speedup: float | None = None  # paired: geometric mean of reference/candidate over pairs
+    speedup: float | None = None  # the middle pair's ratio reference/candidate
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     roofline_ms: float | None = None

@@ -103,7 +103,6 @@ class Turn:
         await self._lock.wait(self._fd)
         use = Held(device=self._lock.uuid, asked=asked, acquired=time.monotonic())
         self.uses.append(use)
-        self._lock.trace.append(use)
         return use
 
     def _release(self) -> None:
@@ -130,12 +129,11 @@ class Turn:
 
 
 class DeviceLock:
-    """``async with lock.held() as turn`` waits without blocking the loop. ``trace`` keeps every use."""
+    """``async with lock.held() as turn`` waits without blocking the loop; a turn knows its ``uses``."""
 
     def __init__(self, uuid: str, *, folder: Path | None = None) -> None:
         self.uuid = uuid
         self.path = (folder or lock_dir()) / f"{_NAME.sub('_', uuid)}.lock"
-        self.trace: list[Held] = []
 
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
