@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from engine.bench import judge_wire as jw
 from engine.bench.contender import Failure
 from engine.bench.noop import noop_contender
-from engine.bench.plan_calls import FRESH, LOOKED_AT, new_seed
+from engine.bench.plan_calls import FRESH, looked_at, new_seed
 from engine.bench.session import Session
 
 _FRESH_SEEDS = 8  # beside those of the calls that raised the question
@@ -22,7 +22,7 @@ async def made_alike(session: Session, asked: Mapping[int, Sequence[int]]) -> bo
     try:
         for workload, seeds in asked.items():
             waiting = [*seeds, *(new_seed() for _ in range(_FRESH_SEEDS))]
-            size = min(LOOKED_AT, session.slots[workload])
+            size = min(looked_at(session.specs[workload].output_stride), session.slots[workload])
             for start in range(0, len(waiting), size):
                 block = waiting[start : start + size]
                 inputs = [jw.Inputs(slot=slot, seed=seed, shift=1) for slot, seed in enumerate(block)]

@@ -83,9 +83,7 @@ class Judge:
         return with_rules(spec, self.definition, workload, axes, self.device, tells_seeds=self.tells_seeds)
 
     def attach(self, input_fd: int, output_fd: int, request: jw.Attach) -> None:
-        side = self.sides[request.side] = Side(input_fd, output_fd, request)
-        if self.device.type == "cuda":
-            pin(side.output_bytes.data_ptr(), request.output_bytes)
+        self.sides[request.side] = Side(input_fd, output_fd, request)
 
     # -- inputs ---------------------------------------------------------------------------------------------
 
@@ -241,6 +239,9 @@ class Judge:
         self, request: jw.Check, call: jw.Inputs, strides: list[list[int]], digests: list[int], found: Probe
     ) -> jw.Finding:
         side, spec = self.sides[request.side], self.specs[request.workload]
+        if self.device.type == "cuda" and not side.pinned:
+            pin(side.output_bytes.data_ptr(), side.output_bytes.numel())
+            side.pinned = True
         values = self.inputs_of(request.workload, call)
         base = call.slot * spec.output_stride
         outputs = [

@@ -22,6 +22,7 @@ class Side:
         self.input_bytes = torch.frombuffer(self.inputs, dtype=torch.uint8)
         self.output_bytes = torch.frombuffer(self.outputs, dtype=torch.uint8)
         self.replays = Replays()
+        self.pinned = False
 
 
 def strided(memory: torch.Tensor, start: int, item: wire.OutputSpec, strides: tuple[int, ...]) -> torch.Tensor:

@@ -75,6 +75,11 @@ def calls_to_draw(count: int, draw_s: float) -> int:
     return max(1, min(count, int(_DRAW_S / max(draw_s, 1e-6))))
 
 
+def looked_at(output_bytes: int) -> int:
+    """Calls of one block whose outputs, so large each, are copied off a device at most."""
+    return 1 if output_bytes > _LARGE_BYTES else LOOKED_AT
+
+
 def calls_to_check(
     count: int, output_bytes: int, *, copied: bool, last_only: bool, compare_s: float = 0.0
 ) -> list[int]:
@@ -88,7 +93,7 @@ def calls_to_check(
         return [count - 1]
     if not copied:
         return list(range(count))
-    wanted = 1 if output_bytes > _LARGE_BYTES or compare_s > _SLOW_S else LOOKED_AT
+    wanted = 1 if compare_s > _SLOW_S else looked_at(output_bytes)
     return sorted(secrets.SystemRandom().sample(range(count), min(wanted, count)))
 
 

@@ -19,7 +19,7 @@ from engine.bench.layout import PAGE
 from engine.bench.machine import Cores, memory_limit
 from engine.bench.memory_plan import MANY_PLACES, MANY_SLOTS, fitting, is_large, sides_that_fit, slots_of
 from engine.bench.overhead import Overhead
-from engine.bench.plan_calls import LOOKED_AT, round_inputs
+from engine.bench.plan_calls import looked_at, round_inputs
 from engine.bench.processes import Child, Helper, JudgeClient, Zygote
 from engine.bench.room import Room
 from engine.bench.sandbox import Sandbox, choose_sandbox
@@ -219,8 +219,10 @@ class Session:
         input_bytes = max(
             PAGE if spec.told and spec.seeded else spec.input_stride * slots for spec, slots in pairs
         )
-        shown = LOOKED_AT if self.own_inputs else MANY_SLOTS
-        output_bytes = max(spec.output_stride * min(slots, shown) for spec, slots in pairs)
+        output_bytes = max(
+            spec.output_stride * min(slots, looked_at(spec.output_stride) if self.own_inputs else MANY_SLOTS)
+            for spec, slots in pairs
+        )
         side = Side(len(self._sides), input_bytes, output_bytes)
         self._sides.append(side)
         return side
