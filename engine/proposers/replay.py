@@ -18,6 +18,7 @@ from engine.errors import BadInput
 from engine.problems.model import Problem
 from engine.problems.solution import Solution
 from engine.proposers.base import Context, Exhausted, LiveSink, Proposal, UnusableReply
+from engine.proposers.parameters import plain_parameters
 from engine.records import AgentState, Evaluation, Outcome
 from engine.store.reader import StoreReader
 
@@ -144,7 +145,7 @@ def _as_reply(line: ReplayLine, context: Context) -> Proposal | UnusableReply:
             hypothesis=line.hypothesis,
             predicted_change=line.predicted_change,
             reflection=line.reflection,
-            parameters=line.parameters,
+            parameters=plain_parameters(line.parameters),
             reply=line.reply,
         )
     if line.reason:
@@ -167,7 +168,7 @@ def _parsed(line: ReplayLine, context: Context, strategy: str) -> Proposal | Unu
         hypothesis=line.hypothesis or said.hypothesis,
         predicted_change=line.predicted_change or said.predicted_change,
         reflection=line.reflection or said.reflection,
-        parameters=line.parameters or said.parameters,
+        parameters=plain_parameters(line.parameters) or said.parameters,
         reply=line.reply,
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +20,9 @@ RUN = "def run(x, eps):\n    return x\n"
 CUDA = "#include <torch/extension.h>\nvoid run(torch::Tensor x, double eps, torch::Tensor y) {\n}\n" + (
     'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }\n'
 )
+
+
+DIGITS = f"0x{'f' * 3700}"  # more decimal digits than Python prints
 
 
 def fenced(text: str, info: str = "python", ticks: str = "```") -> str:
@@ -170,6 +175,50 @@ def test_the_same_program_is_recognised_whatever_its_comments(problem: Problem) 
 )
 def test_text_that_only_looks_like_a_comment_counts(one: str, other: str, path: str) -> None:
     assert normalised(one, path) != normalised(other, path)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        f"parameters: {{b: {DIGITS}, ok: 64}}\n",
+        f"parameters: {{? {DIGITS} : 1, ok: 64}}\n",
+        f"parameters: {{{'k' * 500}: 1, ok: 64}}\n",
+        f"hypothesis: {DIGITS}\nfamily: [{DIGITS}, x]\nparameters: {{ok: 64}}\n",
+        f"? {DIGITS}\n: 1\nparameters: {{ok: 64}}\n",
+        "parameters: {a: .nan, b: -.inf, c: 1.0e+300, d: -0.0, ok: 64}\n",
+        'parameters: {a: !!binary aGk=, b: 2026-01-01, c: null, d: "\\ud800", "\\ud800": 1, e: [1], ok: 64}\n',
+        "hypothesis: &a [*a]\nfamily: &b [[*b], x]\nparameters: {e: *a, ok: 64}\n",
+    ],
+    ids=["digits", "a key of digits", "a long key", "words", "an unknown key", "floats", "kinds", "endless lists"],
+)
+def test_whatever_a_reply_says_can_be_stored_and_printed(block: str, problem: Problem) -> None:
+    found = read(fenced(block, "yaml") + fenced(RUN), problem)
+    assert isinstance(found, Parsed)
+    said = found.metadata
+    assert json.loads(json.dumps(said.parameters, allow_nan=False)) == said.parameters
+    msgspec.json.encode(said)
+    assert said.parameters["ok"] == 64 and f"{said.parameters}".encode()
+    assert all(len(name) <= 40 for name in said.parameters)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['!!int ""', "!!float x", "!!timestamp x", "!!bool x", "0x_", '"\\U00110000"', ":".join(["1"] * 3000) + ".5"],
+    ids=["int", "float", "timestamp", "bool", "hexadecimal", "character", "many parts"],
+)
+def test_a_value_that_yaml_cannot_build_costs_nothing_but_itself(value: str, problem: Problem) -> None:
+    found = read(fenced(f"family: rows\nnote: {value}\n", "yaml") + fenced(RUN), problem)
+    assert isinstance(found, Parsed) and found.metadata.family == "rows"
+
+
+def test_lists_that_name_each_other_are_not_walked(problem: Problem) -> None:
+    lists = "a0: &a0 [x,x,x,x,x,x,x,x]\n" + "".join(
+        f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 8)}]\n" for i in range(1, 12)
+    )
+    started = time.process_time()
+    found = read(fenced(f"{lists}hypothesis: *a11\nfamily: rows\n", "yaml") + fenced(RUN), problem)
+    assert time.process_time() - started < 2
+    assert isinstance(found, Parsed) and found.metadata.family == "rows"
 
 
 def test_hostile_text_is_read_in_linear_time(problem: Problem) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from engine.proposers.llm.fences import Block
+from engine.proposers.parameters import plain_parameters, words_of
 from engine.text import clean, one_line
 
 MAX_BLOCK = 8000
-MAX_PARAMETERS = 32
+MAX_ITEMS = 8
+"""Of a list where words were expected."""
 _LINE = re.compile(r"^([A-Za-z][A-Za-z _-]{1,30}):\s?(.*)$")
 _NAMES = {
     "hypothesis": "hypothesis",
@@ -56,14 +58,14 @@ def _metadata(values: dict[str, Any]) -> Metadata:
         strategy=one_line(_words(values.get("strategy")), 160),
         reflection=clean(_words(values.get("reflection")), 1200),
         family=one_line(_words(values.get("family")), 80),
-        parameters=_parameters(values.get("parameters")),
+        parameters=plain_parameters(values.get("parameters")),
     )
 
 
 def _known(mapping: dict[Any, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in mapping.items():
-        name = _NAMES.get(str(key).strip().lower().replace(" ", "_").replace("-", "_"))
+        name = _NAMES.get(words_of(key).strip().lower().replace(" ", "_").replace("-", "_"))
         if name and value not in (None, "") and name not in values:
             values[name] = value
     return values
@@ -72,9 +74,11 @@ def _known(mapping: dict[Any, Any]) -> dict[str, Any]:
 def _mapping(text: str) -> dict[Any, Any]:
     import yaml
 
+    # A tag on a value that does not fit it, or a number of many parts, raises what Python's own conversion raises.
+    wrong = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
     try:
         loaded = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except wrong:
         return _lines(text)
     return loaded if isinstance(loaded, dict) else {}
 
@@ -95,19 +99,7 @@ def _lines(text: str) -> dict[Any, Any]:
 
 
 def _words(value: Any) -> str:
+    """A text, or a list of texts; what lies deeper is left out: anchors make it exponentially large, or endless."""
     if isinstance(value, list):
-        return "; ".join(_words(item) for item in value[:8])
-    return str(value) if isinstance(value, str | int | float | bool) else ""
-
-
-def _parameters(value: Any) -> dict[str, Any]:
-    """A flat mapping of names to plain values; anything else is left out."""
-    if not isinstance(value, dict):
-        return {}
-    plain: dict[str, Any] = {}
-    for key, item in list(value.items())[:MAX_PARAMETERS]:
-        if isinstance(item, bool | int | float):
-            plain[one_line(str(key), 40)] = item
-        elif isinstance(item, str):
-            plain[one_line(str(key), 40)] = one_line(item, 80)
-    return plain
+        return "; ".join(words_of(item) for item in value[:MAX_ITEMS])
+    return words_of(value)
