@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = textwrap.dedent(
     """
-    import asyncio, socket, sys
+    import asyncio, logging, socket, sys
 
     def refuse(*args, **kwargs):
         raise AssertionError(f"network: {args}")
@@ -44,6 +44,13 @@ SCRIPT = textwrap.dedent(
         # The last three are looked up over the network by litellm, or taken for free, if one lets it.
         for name in ("openai/nobody-has-heard-of-it", "ollama_chat/mine", "ollama/mine", "huggingface/a/b"):
             assert await access.facts_of(Served(name)) == nothing, name
+        log = logging.getLogger("kernelarc.engine")
+        log.setLevel(logging.INFO)
+        told = []
+        log.addFilter(lambda record: told.append(record.getMessage()) or True)
+        for _ in range(2):
+            await access.facts_of(Served("openai/nor-of-this"))
+        assert [line.partition(":")[0] for line in told] == ["model.not-listed"] and "nor-of-this" in told[0]
 
     asyncio.run(main())
     """

@@ -22,6 +22,7 @@ from engine.proposers.llm.money import Counted, Message, Price
 from engine.proposers.llm.pool import Served
 from engine.proposers.llm.reply import MAX_REPLY
 from engine.proposers.llm.window import Window
+from engine.text import one_line
 
 ASKED_OVER_THE_NETWORK = frozenset({"ollama", "ollama_chat", "huggingface", "lemonade"})
 """Providers whose models litellm would look up at their server."""
@@ -50,6 +51,8 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     gap_s: float
 
 
+log = logging.getLogger("kernelarc.engine")
+_unlisted: set[str] = set()  # told once each
 _loading: asyncio.Lock | None = None
 _module: Any = None
 
@@ -125,7 +128,10 @@ def _listed(litellm: Any, route: str) -> Mapping[str, Any]:
         return table.get(route) or {}
     try:
         key = litellm.get_model_info(route).get("key")
-    except Exception:  # noqa: BLE001 - border to litellm: whatever it raises, nothing is known
+    except Exception as error:  # noqa: BLE001 - border to litellm: whatever it raises, nothing is known
+        if route not in _unlisted:
+            _unlisted.add(route)
+            log.info("model.not-listed: price and limits of %s are unknown: %s", route, one_line(str(error)))
         return {}
     return table.get(key) or {}
 
