@@ -67,7 +67,7 @@ async def test_a_model_put_aside_is_replaced_and_comes_back() -> None:
 
     pool = ModelPool(["a", "b"], notify=notify, clock=clock)
     assert (await pool.choose("1", "a", 0)).name == "a"
-    await pool.failed(Served("a"), failing("model.auth"))
+    await pool.failed("1", Served("a"), failing("model.auth"))
     assert (await pool.choose("1", "a", 1)).name == "b"
     assert (await pool.choose("1", "a", 2)).name == "b"
     clock.now = FIRST_REST_S + 1
@@ -77,9 +77,67 @@ async def test_a_model_put_aside_is_replaced_and_comes_back() -> None:
     assert kinds == [(Attention, False), (ModelChosen, None), (ModelChosen, None), (Attention, True)]
 
 
+def listening() -> tuple[list[Any], Any]:
+    said: list[Any] = []
+
+    async def notify(event: Any) -> None:
+        said.append(event)
+
+    return said, notify
+
+
+AGENTS = ("1", "2", "3", "4", "5")
+
+
+async def test_agents_that_fail_together_put_a_model_aside_once() -> None:
+    clock, (said, notify) = Clock(), listening()
+    pool = ModelPool(["a"], notify=notify, clock=clock)
+    for agent in AGENTS:
+        await pool.choose(agent, "a", 0)
+    for agent in AGENTS:
+        clock.now += 0.1
+        await pool.failed(agent, Served("a"), failing("model.auth"))
+    assert ["for 30 s" in event.text for event in said] == [True]
+    for agent in AGENTS:  # there is no other model, so they ask it all the same while it rests
+        await pool.choose(agent, "a", 1)
+        await pool.failed(agent, Served("a"), failing("model.auth"))
+    assert len(said) == 1, "nothing that was not known"
+
+
+async def test_after_a_rest_one_agent_probes_and_the_others_ask_elsewhere() -> None:
+    clock, (said, notify) = Clock(), listening()
+    pool = ModelPool(["a", "b"], notify=notify, clock=clock)
+    await pool.choose("1", "a", 0)
+    await pool.failed("1", Served("a"), failing("model.auth"))
+    clock.now = FIRST_REST_S + 1
+    assert [(await pool.choose(agent, "a", 1)).name for agent in AGENTS] == ["a", "b", "b", "b", "b"]
+    await pool.failed("2", Served("a"), failing("model.auth"))  # asked before the rest, answered only now
+    assert (await pool.choose("3", "a", 2)).name == "b", "the probe is still under way"
+    await pool.failed("1", Served("a"), failing("model.auth"))
+    clock.now += FIRST_REST_S + 1
+    assert (await pool.choose("1", "a", 2)).name == "b", "it rests twice as long now"
+    texts = [event.text for event in said if isinstance(event, Attention)]
+    assert ["for 30 s" in texts[0], "for 60 s" in texts[1]] == [True, True] and len(texts) == 2
+
+
+@pytest.mark.parametrize("over", ["released", "chosen again"])
+async def test_a_probe_that_comes_to_nothing_lets_another_one_through(over: str) -> None:
+    clock = Clock()
+    pool = ModelPool(["a", "b"], clock=clock)
+    await pool.choose("1", "a", 0)
+    await pool.failed("1", Served("a"), failing("model.auth"))
+    clock.now = FIRST_REST_S + 1
+    assert (await pool.choose("1", "a", 1)).name == "a"
+    if over == "released":
+        pool.release("1")
+        assert (await pool.choose("2", "a", 1)).name == "a"
+    else:
+        assert (await pool.choose("1", "a", 1)).name == "a"
+
+
 async def test_without_a_healthy_model_the_agent_keeps_its_own() -> None:
     pool = ModelPool(["a"], clock=Clock())
-    await pool.failed(Served("a"), failing("model.auth"))
+    await pool.failed("1", Served("a"), failing("model.auth"))
     assert (await pool.choose("1", "a", 1)).name == "a"
 
 
@@ -95,7 +153,7 @@ async def test_one_model_at_two_servers_is_two_models() -> None:
     one, two = Served("openai/q", "http://one/v1"), Served("openai/q", "http://two/v1")
     assert [pool.planned(name, 0) for name in names] == [one, two]
     assert pool.planned("openai/q", 0) == one, "a name alone means a server that the campaign has for it"
-    await pool.failed(two, failing("model.auth"))
+    await pool.failed("2", two, failing("model.auth"))
     assert (await pool.choose("1", names[0], 1), await pool.choose("2", names[1], 1)) == (one, one)
     assert "openai/q@http://two/v1 is put aside" in said[0].text and said[1].model == names[0]
 

@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.proposers.base import BudgetSpent, Context, Proposal, ProposerError, UnusableReply
-from engine.proposers.llm import Caps, ModelPool
+from engine.proposers.base import BudgetSpent, Context, NotYet, Proposal, ProposerError, UnusableReply
+from engine.proposers.llm import Caps, ModelPool, access
 from engine.proposers.llm.prompt import propose_prompt
+from engine.store import ledger as store_ledger
 from engine.store.events import Attention, ModelChosen
 from engine.store.writer import StoreWriter
 
@@ -454,6 +455,103 @@ async def test_money_put_aside_while_a_proposal_is_cancelled_comes_back(
     await proposer.close()
     totals = await ledger.ledger_totals()
     assert (totals.calls, totals.charged_usd, totals.reserved_usd, totals.reserved_tokens) == (1, 0, 0, 0)
+
+
+async def test_a_reply_is_not_lost_when_the_disk_is_full_as_it_is_charged(
+    api: Any,
+    server: Any,
+    make: Any,
+    context: Context,
+    live: Any,
+    ledger: StoreWriter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The charge waits in the store's queue and is written when there is room; the reply is judged meanwhile."""
+    monkeypatch.setattr("engine.store.writer.RETRY_S", 0.2)
+    settle, full = store_ledger.settle, True
+
+    def settled(*args: Any) -> bool:
+        if full:
+            raise sqlite3.OperationalError("database or disk is full")
+        return settle(*args)
+
+    monkeypatch.setattr(store_ledger, "settle", settled)
+    server.default = api.Reply(EXAMPLE_FIRST, usage=(70, 30))
+    proposal = await make(model=PRICED).propose(context, live)
+    assert isinstance(proposal, Proposal) and proposal.usage is not None and proposal.usage.tokens_in == 70
+    assert ledger.problem is not None and ledger.waiting == 1
+    full = False
+    totals = await ledger.ledger_totals()
+    assert (totals.tokens, totals.reserved_tokens, totals.lost) == (100, 0, 0)
+
+
+@pytest.mark.parametrize("hangs_up_s", [0.3, 60.0])
+async def test_a_call_that_is_slow_to_hang_up_is_charged_before_the_agent_is_over(
+    hangs_up_s: float, make: Any, context: Context, live: Any, ledger: StoreWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.proposers.llm.calls.HANG_UP_S", 1.0)
+
+    async def stream(*args: Any, **more: Any) -> Any:
+        try:
+            yield access.Chunk(text="x")
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(hangs_up_s)
+
+    monkeypatch.setattr(access, "stream", stream)
+    proposer = make(model=PRICED)
+    task = asyncio.create_task(proposer.propose(context, live))
+    while not live.replies:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait({task})
+    started = time.monotonic()
+    await proposer.close()
+    assert time.monotonic() - started < 1.5
+    totals = await ledger.ledger_totals()
+    assert (totals.lost, totals.reserved_usd, totals.reserved_tokens) == (1, 0, 0)
+    assert totals.charged_usd > 0
+
+
+async def test_waiting_for_money_in_flight_is_nobodys_failure(
+    server: Any, make: Any, context: Context, live: Any, ledger: StoreWriter
+) -> None:
+    """No ERROR and no strike against the model."""
+    said: list[Any] = []
+
+    async def notify(event: Any) -> None:
+        said.append(event)
+
+    pool = ModelPool([PRICED], api_base=server.base_url, notify=notify)
+    held = await ledger.reserve("2", PRICED, 0.999, 1000)
+    proposer = make(model=PRICED, pool=pool, deadline_s=1.0, caps=Caps(usd=1.0))
+    for _ in range(3):
+        with pytest.raises(NotYet, match="in flight"):
+            await proposer.propose(context, live)
+    await ledger.settle(held, 0.5, 10, 10)
+    assert isinstance(await proposer.propose(context, live), Proposal)
+    assert said == [] and len(server.requests) == 1
+
+
+async def test_a_model_is_not_blamed_for_the_time_that_waiting_for_money_took(
+    api: Any, server: Any, make: Any, context: Context, live: Any, ledger: StoreWriter
+) -> None:
+    said: list[Any] = []
+
+    async def notify(event: Any) -> None:
+        said.append(event)
+
+    server.default = api.Drip()
+    pool = ModelPool([PRICED], api_base=server.base_url, notify=notify)
+    for _ in range(3):
+        held = await ledger.reserve("2", PRICED, 1.199, 1000)
+        proposer = make(model=PRICED, pool=pool, deadline_s=1.2, caps=Caps(usd=1.2))
+        proposing = asyncio.create_task(proposer.propose(context, live))
+        await asyncio.sleep(0.3)
+        await ledger.settle(held, 0.0, 0, 0)
+        with pytest.raises(ProposerError, match="waiting for money"):
+            await proposing
+    assert said == [] and len(server.requests) == 3
 
 
 async def test_an_unknown_price_is_unknown_and_a_token_cap_applies(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
@@ -24,9 +25,14 @@ TAIL = 4000
 """Characters of a growing reply that are shown."""
 LIVE_EVERY_S = 0.2
 BUDGET_POLL_S = 0.25
+IN_FLIGHT = "the rest of the budget is in flight"
 FIRST_SHARE, GAP_SHARE = 0.4, 0.2
 """How much of a proposal's time a call may take to its first token, and between two: room for a second call."""
 LONGEST_GAP_S = 60.0
+HANG_UP_S = 2.0
+"""How long hanging up may take at an agent's end; a call that takes longer is charged in full without it."""
+
+log = logging.getLogger("kernelarc.engine")
 
 
 class Ledger(Protocol):
@@ -60,7 +66,8 @@ class Caller:
 
     def __init__(self, agent: str, ledger: Ledger, caps: Callable[[], Caps]) -> None:
         self._agent, self._ledger, self._caps = agent, ledger, caps
-        self._settling: set[asyncio.Task[Any]] = set()
+        self._settling: set[asyncio.Task[None]] = set()
+        self._calls: dict[asyncio.Task[Any], int | None] = {}  # in progress, with its reservation if it has one
 
     async def call(self, turn: Turn, asked: Asked, prompt: Prompt) -> Said:
         """One call. Its cost, as the ledger has it, is added to the turn's usage.
@@ -70,9 +77,18 @@ class Caller:
             BudgetSpent: the call could pass a cap and none is in flight that may give money back.
             StoreError: the money could not be put aside; nothing was sent.
         """
+        task = asyncio.current_task()
+        assert task is not None, "a call is awaited inside a task"
+        self._calls[task] = None
+        try:
+            return await self._called(task, turn, asked, prompt)
+        finally:
+            del self._calls[task]
+
+    async def _called(self, task: asyncio.Task[Any], turn: Turn, asked: Asked, prompt: Prompt) -> Said:
         held = money.reservation(asked.price, prompt.messages, asked.window.reply)
         turn.usage = msgspec.structs.replace(turn.usage, model=asked.model.name)
-        number = await self._reserve(turn, asked, held)
+        self._calls[task] = number = await self._reserve(turn, asked, held)
         counted: money.Counted | None = None
         free = False
         try:
@@ -85,12 +101,24 @@ class Caller:
             await self._charge(turn, number, asked.price, held, counted, free=free)
 
     async def settled(self) -> None:
-        """Wait until every call that was hung up is written in the ledger."""
-        if self._settling:
-            await asyncio.wait(self._settling, timeout=CANCEL_GRACE_S)
+        """Wait a little until the calls that were hung up are written in the ledger."""
+        await self._ended(CANCEL_GRACE_S)
+
+    async def close(self) -> None:
+        """Wait until they are, for :data:`HANG_UP_S` at most; what still hangs then is charged in full."""
+        await self._ended(HANG_UP_S)
+        for number in self._calls.values():
+            if number is not None:
+                await _written(self._ledger.lose(number))
+
+    async def _ended(self, seconds: float) -> None:
+        """The calls first: their charge is written only when they have been hung up."""
+        for pending in (self._calls, self._settling):
+            if pending:
+                await asyncio.wait(set(pending), timeout=seconds)
 
     async def _reserve(self, turn: Turn, asked: Asked, held: money.Reservation) -> int:
-        """Waits while other calls hold money that they may give back."""
+        """Waits while other calls hold money that they may give back, and tells the turn so."""
         while True:
             limits = self._caps()
             caps = money.caps_for(asked.price, limits.usd, limits.tokens)
@@ -98,11 +126,15 @@ class Caller:
                 self._agent, asked.model.name, held.usd, held.tokens, cap_usd=caps.usd, cap_tokens=caps.tokens
             )
             try:
-                return await self._number(reserve)
+                number = await self._number(reserve)
             except OverBudget as error:
                 if error.totals.reserved_usd <= 0 and error.totals.reserved_tokens <= 0:
                     raise BudgetSpent(error.message) from error
-            turn.live.state(AgentState.WAITING_MODEL, "the rest of the budget is in flight")
+            else:
+                turn.waiting = False
+                return number
+            turn.waiting = turn.waited = True
+            turn.live.state(AgentState.WAITING_MODEL, IN_FLIGHT)
             await asyncio.sleep(BUDGET_POLL_S)
 
     async def _number(self, reserve: Coroutine[Any, Any, int]) -> int:
@@ -121,9 +153,9 @@ class Caller:
             return
         await self._ledger.settle(number, 0.0, 0, 0)
 
-    def _settle_later(self, write: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def _settle_later(self, write: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
         """Started at once, waited for at the end of the proposal or of the agent."""
-        task = asyncio.ensure_future(write)
+        task = asyncio.create_task(_written(write))
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
         return task
@@ -149,6 +181,14 @@ class Caller:
             turn.usage = money.add(turn.usage, price, counted.prompt, counted.reply, usd)
             write = self._ledger.settle(number, usd, counted.prompt, counted.reply)
         await asyncio.shield(self._settle_later(write))
+
+
+async def _written(write: Coroutine[Any, Any, Any]) -> None:
+    """A charge that the disk refuses waits in the store's queue: what was paid for is not lost with it."""
+    try:
+        await write
+    except StoreError as error:
+        log.error("fault.store: a charge is not written yet: %s", error.message)
 
 
 async def _streamed(turn: Turn, asked: Asked, prompt: Prompt) -> tuple[str, str, money.Counted | None]:

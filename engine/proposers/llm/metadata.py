@@ -99,7 +99,7 @@ def _lines(text: str) -> dict[Any, Any]:
 
 
 def _words(value: Any) -> str:
-    """A text, or a list of texts; what lies deeper is left out: anchors make it exponentially large, or endless."""
+    """A text, or a list of texts; what lies deeper is left out: anchors make it endless."""
     if isinstance(value, list):
         return "; ".join(words_of(item) for item in value[:MAX_ITEMS])
     return words_of(value)

@@ -56,7 +56,8 @@ class ModelPool:
 
     Each agent has a model of its own; with ``rotate`` it changes the model with every proposal, from there on.
     A model that is put aside is replaced by the next healthy one; if none is healthy the agent keeps its own, so
-    that the reason its calls fail stays the real one.
+    that the reason its calls fail stays the real one. After a rest one agent's proposal is the probe: its failure
+    alone makes the rest longer. What was asked before the rest or beside the probe says nothing new when it fails.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class ModelPool:
         self._notify = notify
         self._clock = clock
         self._breakers: dict[Served, Breaker] = {}
+        self._probes: dict[Served, str] = {}  # the agent whose proposal is the probe
         self._contexts: dict[Served, int] = {}
         self._last: dict[str, Served] = {}
 
@@ -102,13 +104,17 @@ class ModelPool:
         return self._models[(known + turn) % len(self._models) if self._rotate else known]
 
     async def choose(self, agent: str, own: str, turn: int) -> Served:
-        """The planned model, or the next healthy one while that is put aside; a replacement is said aloud."""
+        """The planned model, or the next healthy one while that is put aside; a replacement is said aloud.
+
+        The agent's earlier proposal is over with it; call :meth:`release` when this one is.
+        """
+        self.release(agent)
         first = self.planned(own, turn)
-        chosen = first
-        if self._breaker(first).resting(self._clock()):
-            start = next((i for i, m in enumerate(self._models) if m == first), 0)
-            order = [*self._models[start + 1 :], *self._models[: start + 1]]
-            chosen = next((m for m in order if not self._breaker(m).resting(self._clock())), first)
+        start = next((i for i, m in enumerate(self._models) if m == first), -1)
+        order = [first, *self._models[start + 1 :], *self._models[: start + 1]]
+        chosen = next((m for m in order if self._may_ask(m)), first)
+        if self._may_ask(chosen) and self._breaker(chosen).rests:
+            self._probes[chosen] = agent
         previous = self._last.get(agent)
         self._last[agent] = chosen
         if chosen != first and previous != chosen:
@@ -120,11 +126,16 @@ class ModelPool:
 
     async def succeeded(self, model: Served) -> None:
         before = self._breakers.pop(model, None)
+        self._probes.pop(model, None)
         if before is not None and before.rests:
             await self._say(Attention(code=self._code(model), text="", clear=True))
 
-    async def failed(self, model: Served, failure: ModelFailure) -> None:
+    async def failed(self, agent: str, model: Served, failure: ModelFailure) -> None:
+        """The proposal of ``agent`` failed; while the model is put aside that counts of the probe alone."""
         before = self._breaker(model)
+        if before.rests and self._probes.get(model) != agent:
+            return
+        self._probes.pop(model, None)
         why = f"{failure.reason}: {failure.detail}"
         now = self._clock()
         after = before.after_failure(now, why, lasting=failure.rule.lasting)
@@ -132,6 +143,14 @@ class ModelPool:
         if after.rests > before.rests:
             text = f"model {self._label(model)} is put aside for {after.until - now:.0f} s: {why}"
             await self._say(Attention(code=self._code(model), text=text))
+
+    def release(self, agent: str) -> None:
+        """The proposal of ``agent`` is over: if it was a probe that came to nothing, another may be one."""
+        self._probes = {model: prober for model, prober in self._probes.items() if prober != agent}
+
+    def _may_ask(self, model: Served) -> bool:
+        """Healthy, or rested and without a probe under way."""
+        return not self._breaker(model).resting(self._clock()) and model not in self._probes
 
     def _breaker(self, model: Served) -> Breaker:
         return self._breakers.get(model) or Breaker()

@@ -9,9 +9,17 @@ from engine.config import CampaignConfig
 from engine.errors import StoreError
 from engine.problems.program import program_sha
 from engine.problems.solution import Solution
-from engine.proposers.base import BudgetSpent, Context, LiveSink, Proposal, ProposerError, UnusableReply
+from engine.proposers.base import (
+    BudgetSpent,
+    Context,
+    LiveSink,
+    NotYet,
+    Proposal,
+    ProposerError,
+    UnusableReply,
+)
 from engine.proposers.llm import access
-from engine.proposers.llm.calls import Caller, Ledger, Said
+from engine.proposers.llm.calls import IN_FLIGHT, Caller, Ledger, Said
 from engine.proposers.llm.failures import TOO_LONG, ModelFailure, pause_s
 from engine.proposers.llm.money import Caps
 from engine.proposers.llm.pool import ModelPool, Served
@@ -69,6 +77,7 @@ class LlmProposer:
         Raises:
             ProposerError: no reply came; its ``usage`` says what was charged all the same.
             BudgetSpent: the next call could pass a cap and none is in flight that may give money back.
+            NotYet: all of the time went by waiting for such calls.
         """
         limit = self._config.proposal_deadline_s
         turn = Turn(context, live, limit - min(MARGIN_S, 0.1 * limit))
@@ -76,15 +85,18 @@ class LlmProposer:
             return await within(turn.seconds, self._propose(turn))
         except DeadlinePassed:
             await self._caller.settled()
-            detail = f"no usable reply within {turn.seconds:.1f} s"
-            if turn.last is not None:
-                detail += f"; the last failure was {turn.last.reason}: {turn.last.detail}"
-            failure = ModelFailure("model.deadline", detail)
+            if turn.waiting and turn.last is None:
+                raise NotYet(IN_FLIGHT) from None
+            failure = _too_late(turn)
+            if not turn.waited:  # a model is not to blame for the time that waiting for money took
+                await self._pool.failed(self._agent, self._served, failure)
         except ModelFailure as error:
             failure = error
+            await self._pool.failed(self._agent, self._served, failure)
         except StoreError as error:
             raise ProposerError("fault.store", clean(error.message, FINE_DETAIL), turn.bill()) from error
-        await self._pool.failed(self._served, failure)
+        finally:
+            self._pool.release(self._agent)
         raise ProposerError(failure.reason, clean(failure.detail, FINE_DETAIL), turn.bill())
 
     async def judged(
@@ -93,8 +105,8 @@ class LlmProposer:
         return None
 
     async def close(self) -> None:
-        """Wait until every call that was hung up is written in the ledger."""
-        await self._caller.settled()
+        """Hang up what is left and have every call in the ledger, in a few seconds at most."""
+        await self._caller.close()
 
     async def _propose(self, turn: Turn) -> Proposal | UnusableReply:
         context = turn.context
@@ -224,3 +236,12 @@ class LlmProposer:
             reply=said,
             usage=turn.bill(),
         )
+
+
+def _too_late(turn: Turn) -> ModelFailure:
+    detail = f"no usable reply within {turn.seconds:.1f} s"
+    if turn.waited:
+        detail += ", some of them spent waiting for money in flight"
+    if turn.last is not None:
+        detail += f"; the last failure was {turn.last.reason}: {turn.last.detail}"
+    return ModelFailure("model.deadline", detail)

@@ -41,6 +41,7 @@ class Turn:
         self.rng = random.Random(f"llm/{context.seed}/{context.agent}/{context.position}")
         self.started = time.monotonic()
         self.last: ModelFailure | None = None
+        self.waiting = self.waited = False  # for money that other calls hold: now, ever
 
     @property
     def left_s(self) -> float:
