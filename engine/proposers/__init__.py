@@ -31,7 +31,7 @@ def build_proposer(session: Session, control: AgentControl) -> Proposer:
         case "inbox":
             from engine.proposers.inbox import InboxProposer
 
-            return InboxProposer(inbox_folder(session, spec.name))
+            return InboxProposer(inbox_folder(session, spec.name), session.reader.reply)
         case "llm":
             from engine.proposers.llm import build_llm
 

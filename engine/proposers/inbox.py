@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from engine.problems.solution import Solution, solution_sha
 from engine.problems.solution_io import load_solution
 from engine.proposers.base import Context, LiveSink, Proposal, UnusableReply
 from engine.records import AgentState, Evaluation, Outcome
-from engine.text import clean
+from engine.text import clean, redact
 
 SOLUTION_FILE = "solution.json"
 SOURCE_FILE = "kernel.py"
+UNUSABLE = "reply.unusable"
 SETTLE_S = 0.15
 """A file that did not change for this long has been written completely."""
 LOOK_AGAIN_S = 1.0
@@ -53,19 +54,21 @@ class InboxProposer:
     name = "inbox"
     model: str | None = None
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, stored_reply: Callable[[int], str | None]) -> None:
+        """``stored_reply`` gives the text that was judged as a candidate, by its number."""
         self.folder = folder
-        self._refused: str = ""  # text of the last save that was no solution
+        self._stored_reply = stored_reply
 
     async def propose(self, context: Context, live: LiveSink) -> Proposal | UnusableReply:
         self._offer_base(context)
         known = {past.source_sha for past in context.history}
         known.update({solution_sha(context.base.solution), solution_sha(context.best.solution)})
+        refused = self._last_refused(context)
         live.state(AgentState.PROPOSING, f"waiting for a save in {self.folder}")
         seen = self._stat()
-        reply = self._look(context, known)
+        reply = self._look(context, known, refused)
         if reply is None:
-            reply = await self._next_save(context, known, seen)
+            reply = await self._next_save(context, known, refused, seen)
         return reply
 
     async def judged(
@@ -101,13 +104,20 @@ class InboxProposer:
         if not self._file().exists():
             (self.folder / SOURCE_FILE).write_text(context.base.solution.entry_source, encoding="utf-8")
 
-    async def _next_save(self, context: Context, known: set[str], seen: Stat | None) -> Proposal | UnusableReply:
+    def _last_refused(self, context: Context) -> str:
+        """The text of the last save that was no solution, as it is stored; empty if there was none."""
+        number = next((past.number for past in reversed(context.history) if past.reason == UNUSABLE), 0)
+        return self._stored_reply(number) or "" if number else ""
+
+    async def _next_save(
+        self, context: Context, known: set[str], refused: str, seen: Stat | None
+    ) -> Proposal | UnusableReply:
         """``seen`` is the file as it was when it was last looked at: a save since then counts."""
         async for _ in self._moments():
             if self._stat() == seen or not await self._settled():
                 continue
             seen = self._stat()
-            reply = self._look(context, known)
+            reply = self._look(context, known, refused)
             if reply is not None:
                 return reply
         raise asyncio.CancelledError
@@ -145,13 +155,13 @@ class InboxProposer:
             return None
         return self._file().name, info.st_mtime_ns, info.st_size
 
-    def _look(self, context: Context, known: set[str]) -> Proposal | UnusableReply | None:
+    def _look(self, context: Context, known: set[str], refused: str) -> Proposal | UnusableReply | None:
         """The file as a candidate, or ``None`` if this content was judged before."""
         path = self._file()
         try:
             solution = load_solution(path, context.problem)
         except BadInput as error:
-            return self._refuse(path, error, context)
+            return self._refuse(path, error, context, refused)
         if solution_sha(solution) in known:
             return None
         return Proposal(
@@ -162,19 +172,18 @@ class InboxProposer:
             reply="",
         )
 
-    def _refuse(self, path: Path, error: BadInput, context: Context) -> UnusableReply | None:
+    def _refuse(self, path: Path, error: BadInput, context: Context, refused: str) -> UnusableReply | None:
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
-        if text == self._refused or not text.strip():
+        if not text.strip() or redact(text) == refused:
             return None
-        self._refused = text
         detail = clean(error.message)
         self._write_outcome(
-            WrittenOutcome(file=path.name, outcome=Outcome.REJECT, reason="reply.unusable", detail=detail)
+            WrittenOutcome(file=path.name, outcome=Outcome.REJECT, reason=UNUSABLE, detail=detail)
         )
-        return UnusableReply(reason="reply.unusable", detail=detail, strategy=context.strategy, reply=text)
+        return UnusableReply(reason=UNUSABLE, detail=detail, strategy=context.strategy, reply=text)
 
     def _write_outcome(self, outcome: WrittenOutcome) -> None:
         _replace(self.folder / "outcome.json", msgspec.json.format(msgspec.json.encode(outcome), indent=1) + b"\n")

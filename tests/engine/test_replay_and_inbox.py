@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,29 @@ async def test_an_edit_made_while_no_engine_ran_counts_when_it_is_back(lab) -> N
     await wait_for(lambda: outcome_of(inbox).get("outcome") == "KEEP")
     await campaign.order("stop")
     await task
+
+
+async def test_a_broken_file_is_judged_once_however_often_the_engine_starts(lab) -> None:  # type: ignore[no-untyped-def]
+    campaign = lab(in_order([]), candidates=50, proposer=["inbox"])
+    campaign._build = build_proposer
+    inbox = campaign.create() / "agents" / "1"
+    inbox.mkdir(parents=True)
+    (inbox / "solution.json").write_text('{"key": "sk-1234567890abcdef"')  # stored without the secret
+    for _ in range(3):
+        began = time.time()
+        task = campaign.start()
+        await campaign.until(lambda s: s.candidates >= 1)
+        await wait_for(lambda: (row := campaign.live("1")).updated_at > began and "a save" in row.detail)
+        await asyncio.sleep(0.3)
+        task.cancel()
+        await asyncio.wait({task})
+    assert campaign.outcomes() == ["REJECT"]
+    (inbox / "solution.json").write_text('{"name": "half a solu')
+    task = campaign.start()
+    await campaign.until(lambda s: s.candidates == 2)
+    await campaign.order("stop")
+    await asyncio.wait_for(task, 5)
+    assert campaign.outcomes() == ["REJECT", "REJECT"], "another broken text is another save"
 
 
 async def test_a_folder_that_cannot_be_watched_is_looked_at(lab, monkeypatch) -> None:  # type: ignore[no-untyped-def]
