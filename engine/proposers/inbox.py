@@ -180,9 +180,7 @@ class InboxProposer:
         if not text.strip() or redact(text) == refused:
             return None
         detail = clean(error.message)
-        self._write_outcome(
-            WrittenOutcome(file=path.name, outcome=Outcome.REJECT, reason=UNUSABLE, detail=detail)
-        )
+        self._write_outcome(WrittenOutcome(file=path.name, outcome=Outcome.REJECT, reason=UNUSABLE, detail=detail))
         return UnusableReply(reason=UNUSABLE, detail=detail, strategy=context.strategy, reply=text)
 
     def _write_outcome(self, outcome: WrittenOutcome) -> None:

@@ -1,6 +1,7 @@
 """The one writer: a single task owns the connection and commits what producers queue, in batches.
 
-Two coroutines must never run transactions on one connection, so nobody but the task touches it. A producer's
+Two coroutines must never run transactions on one connection, so nobody but the task touches it, on a thread that
+does nothing else. A producer's
 call returns after COMMIT. When the disk is full, accepted decisions stay queued in order and are tried again
 before anything newer; the producers hear a :class:`StoreError` at once.
 """
@@ -11,24 +12,22 @@ import asyncio
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import aiosqlite
-
 from engine.config import CampaignConfig
 from engine.errors import StoreError
-from engine.problems.solution import Solution
 from engine.records import Baselines, DeviceFacts, Sample
-from engine.store import edits, ledger, memories, samples, verdicts
+from engine.store import edits, ledger, samples, verdicts
 from engine.store import events as ev
-from engine.store.create import create_database, open_database
+from engine.store.create import open_database
 from engine.store.database import is_trouble, store_error
 from engine.store.edits import Edited
 from engine.store.live import LiveRows, WaitingSamples
-from engine.store.rows import CampaignRow, Committed, LedgerTotals, LiveRow, MemoryWrite, VerdictRecord
+from engine.store.rows import Committed, LedgerTotals, LiveRow, VerdictRecord
 from engine.store.summary import Summary
 from engine.store.tx import Tx, transaction
 
@@ -64,16 +63,17 @@ class _Done:
 
 
 class StoreWriter:
-    """Create with :meth:`create` or :meth:`open`; the caller holds the campaign's lock until :meth:`close`."""
+    """Comes from :meth:`open`; the caller holds the campaign's lock until :meth:`close`."""
 
     def __init__(
-        self, path: Path, database: aiosqlite.Connection, summary: Summary, clock: Callable[[], float]
+        self, path: Path, connection: sqlite3.Connection, summary: Summary, clock: Callable[[], float]
     ) -> None:
         self.path = path
         self.summary = summary
         self.problem: StoreError | None = None  # why decisions are waiting, while they are
         self.on_commit: Callable[[list[ev.Stored]], None] | None = None
-        self._database = database
+        self._connection = connection
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._clock = clock
         self._queue: deque[_Work] = deque()
         self._live = LiveRows(clock)
@@ -88,27 +88,10 @@ class StoreWriter:
     # Opening and closing
 
     @classmethod
-    async def create(
-        cls,
-        path: Path,
-        row: CampaignRow,
-        seed: Solution,
-        started: ev.CampaignStarted,
-        clock: Callable[[], float] = time.time,
-    ) -> StoreWriter:
-        """A new campaign, open. Raises :class:`StoreError` if the file exists or the disk failed."""
-        await asyncio.to_thread(create_database, path, row, seed, started, clock)
-        return await cls.open(path, clock)
-
-    @classmethod
     async def open(cls, path: Path, clock: Callable[[], float] = time.time) -> StoreWriter:
         """An existing campaign, recovered (:func:`open_database`). Raises :class:`StoreError`."""
         connection, summary = await asyncio.to_thread(open_database, path, clock)
-        database = aiosqlite.Connection(lambda: connection, iter_chunk_size=64)
-        # An engine that ends without closing must end all the same; SQLite takes it as any other crash.
-        thread: Any = getattr(database, "_thread", database)
-        thread.daemon = True
-        return cls(path, await database, summary, clock)
+        return cls(path, connection, summary, clock)
 
     async def close(self) -> None:
         """Write what is queued, checkpoint, close. Raises :class:`StoreError` if decisions had to be given up."""
@@ -127,7 +110,8 @@ class StoreWriter:
         except sqlite3.Error as error:
             self.problem = self.problem or store_error(error, self.path)
         finally:
-            await self._database.close()
+            await self._on_thread(sqlite3.Connection.close)
+            self._thread.shutdown(wait=False)
         if lost:
             raise StoreError(f"{self.problem}; {lost} decisions could not be written")
 
@@ -185,17 +169,6 @@ class StoreWriter:
                 tx.append(event)
 
         await self.transact(run, durable=True)
-
-    async def put_blob(self, data: bytes) -> str:
-        """Store bytes under their SHA-256 and return it."""
-        return await self.transact(lambda tx: tx.blob(data))
-
-    async def memo(self, agent: str, key: str, value: Any) -> None:
-        """Remember a JSON value for an agent; ``None`` forgets it."""
-        await self.transact(lambda tx: tx.memo(agent, key, value))
-
-    async def add_memory(self, entry: MemoryWrite) -> int:
-        return await self.transact(lambda tx: memories.add(tx, entry))
 
     async def reserve(
         self,
@@ -383,9 +356,8 @@ class StoreWriter:
                 work.done.set_exception(StoreError(self.problem.message))
 
     async def _on_thread(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        """``run`` on the connection's thread in one step: aiosqlite has no public call for a whole function."""
-        execute: Callable[..., Awaitable[T]] = self._database._execute
-        return await execute(run, self._database._conn)
+        """``run`` on the connection's thread, in one step."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run, self._connection)
 
 
 def _commit(connection: sqlite3.Connection, summary: Summary, now: float, batch: _Batch, durable: bool) -> _Done:

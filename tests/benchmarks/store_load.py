@@ -82,7 +82,7 @@ async def commits(folder: Path, count: int) -> dict[str, float]:
         await writer.commit_verdict(record)
         times.append((time.perf_counter() - began) * 1e3)
     began = time.perf_counter()
-    await asyncio.gather(*(writer.put_blob(str(i).encode()) for i in range(2000)))
+    await asyncio.gather(*(writer.transact(lambda tx, i=i: tx.blob(str(i).encode())) for i in range(2000)))
     batch_s = time.perf_counter() - began
     polling.cancel()
     reader.close()

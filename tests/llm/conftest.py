@@ -19,6 +19,7 @@ from engine.proposers.base import Context, Incumbent
 from engine.proposers.llm import Caps, LlmProposer, ModelPool
 from engine.records import DeviceFacts, Evaluation, Mode, WorkloadResult
 from engine.skills import Skill, SkillSet
+from engine.store.create import create_database
 from engine.store.events import AgentSpec, CampaignStarted
 from engine.store.rows import CampaignRow
 from engine.store.writer import StoreWriter
@@ -171,7 +172,8 @@ async def ledger(tmp_path: Path, problem: Problem) -> AsyncIterator[StoreWriter]
         agents=agents,
         budget=100,
     )
-    writer = await StoreWriter.create(tmp_path / "campaign.db", row, seed, started)
+    create_database(tmp_path / "campaign.db", row, seed, started)
+    writer = await StoreWriter.open(tmp_path / "campaign.db")
     yield writer
     await writer.close()
 

@@ -78,7 +78,7 @@ async def test_a_reader_that_stays_does_not_keep_the_log_from_shrinking(writer: 
     with StoreReader(writer.path) as reader:
         for position in range(1, 60):
             await writer.commit_verdict(keep(position=position))
-            await writer.put_blob(os.urandom(200_000))
+            await writer.transact(lambda tx: tx.blob(os.urandom(200_000)))
             reader.changed(), reader.summary(), reader.candidates(), reader.events(0)
     assert writer.path.with_name("campaign.db-wal").stat().st_size < 8_000_000
 

@@ -246,7 +246,7 @@ async def main(folder):
     held = 0
     for position in range(1, 400):
         try:
-            await writer.put_blob(os.urandom(20_000))
+            await writer.transact(lambda tx: tx.blob(os.urandom(20_000)))
             await writer.commit_verdict(keep(position=position))
         except StoreError as error:
             print("refused:", error.message)

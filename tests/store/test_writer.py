@@ -15,6 +15,7 @@ from engine.errors import BadInput, StoreError
 from engine.records import Baselines, DeviceFacts, Outcome, Sample
 from engine.store import events as ev
 from engine.store import memories
+from engine.store.create import create_database
 from engine.store.fold import fold_all
 from engine.store.ledger import OverBudget
 from engine.store.reader import StoreReader
@@ -25,7 +26,8 @@ from tests.fixtures.store_records import BASELINES, SEED, keep, other, row, star
 
 
 async def test_a_new_campaign_holds_its_row_its_seed_and_its_first_event(folder: Path) -> None:
-    async with await StoreWriter.create(folder / "campaign.db", row(), SEED, started()) as writer:
+    create_database(folder / "campaign.db", row(), SEED, started())
+    async with await StoreWriter.open(folder / "campaign.db") as writer:
         assert writer.summary.seq == 1
         with StoreReader(folder) as reader:
             assert reader.campaign().name == "c1"
@@ -33,10 +35,10 @@ async def test_a_new_campaign_holds_its_row_its_seed_and_its_first_event(folder:
             assert isinstance(reader.events(0)[0].event, ev.CampaignStarted)
 
 
-async def test_an_existing_campaign_is_never_created_over(database: Path) -> None:
+def test_an_existing_campaign_is_never_created_over(database: Path) -> None:
     before = database.read_bytes()
     with pytest.raises(StoreError, match="exists already"):
-        await StoreWriter.create(database, row(), SEED, started())
+        create_database(database, row(), SEED, started())
     assert database.read_bytes() == before
 
 
@@ -146,7 +148,7 @@ async def test_near_duplicates_are_counted_and_not_stored(writer: StoreWriter) -
         device="a CPU",
         merged_into=1,
     )
-    assert await writer.add_memory(twin) == 1
+    assert await writer.transact(lambda tx: memories.add(tx, twin)) == 1
     with StoreReader(writer.path) as reader:
         assert [entry.merged for entry in reader.memory()] == [2]
     assert writer.summary.wins == 1
@@ -184,7 +186,7 @@ async def test_then_runs_in_the_verdicts_own_transaction(writer: StoreWriter) ->
 
 
 async def test_equal_blobs_are_stored_once(writer: StoreWriter) -> None:
-    first, second = await asyncio.gather(writer.put_blob(b"x" * 5000), writer.put_blob(b"x" * 5000))
+    first, second = await asyncio.gather(*(writer.transact(lambda tx: tx.blob(b"x" * 5000)) for _ in range(2)))
     assert first == second
     with StoreReader(writer.path) as reader:
         assert reader.blob(first) == b"x" * 5000
