@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.errors import BadInput, Fault
+from engine.errors import BadInput, Fault, KernelArcError
 from engine.hardware.facts import device_facts
 from engine.problems.load import problem_from_json
 from engine.problems.model import Problem
@@ -21,9 +21,11 @@ from engine.store import events as ev
 from engine.store.offline import edit
 from engine.store.reader import PROFILES, StoreReader
 from engine.store.tx import Tx
-from engine.text import clean
+from engine.text import clean, one_line
 
 WAITING = 16  # profiles that may wait at once
+NOT_PROFILED = "profile.failed"
+"""Code of the standing note about the last profile that came to nothing."""
 
 
 class ProfileDesk:
@@ -58,15 +60,30 @@ class ProfileDesk:
             await asyncio.wait({self._task})
 
     async def _serve(self) -> None:
+        """One after the other; what goes wrong with one is noted, and the next one has its turn."""
         session = self._session
         while self._waiting:
             number, workload = self._waiting.pop(0)
-            agent, solution = solution_of(session.reader, number)
-            async with session.door.entered():
-                profile = await attempt(session.problem, solution, session.bench.device, workload)
-            await session.writer.transact(lambda tx, n=number, a=agent, p=profile: keep(tx, n, a, p))  # type: ignore[misc]
-            if profile.reason:
-                log.warning("candidate %d was not profiled: %s %s", number, profile.reason, profile.detail)
+            try:
+                await self._profile(number, workload)
+            except KernelArcError as error:
+                why = error.message
+            except Exception as error:  # noqa: BLE001 - the border to a candidate's run
+                why = f"fault.profile: {type(error).__name__}: {error}"
+            else:
+                await session.withdraw(NOT_PROFILED)
+                continue
+            log.error("candidate %d was not profiled: %s", number, why)
+            await session.note(NOT_PROFILED, one_line(f"candidate {number} was not profiled: {why}", 300))
+
+    async def _profile(self, number: int, workload: str) -> None:
+        session = self._session
+        agent, solution = solution_of(session.reader, number)
+        async with session.door.entered():
+            profile = await attempt(session.problem, solution, session.bench.device, workload)
+        await session.writer.transact(lambda tx: keep(tx, number, agent, profile))
+        if profile.reason:
+            log.warning("candidate %d was not profiled: %s %s", number, profile.reason, profile.detail)
 
 
 async def profile_without_engine(folder: Path, number: int, workload: str = "") -> Profile:
