@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import msgspec
 
@@ -14,7 +15,7 @@ from engine.bench.compiled import allowance_s
 from engine.errors import BadInput, Fault
 from engine.grading import Scale, below_bound, geomean_of, graded_all, mean_score, scale_for
 from engine.hardware.ceilings import Ceilings, kept_ceilings
-from engine.memory import carried, memory_entry, remember, shapes_text
+from engine.memory import adding, carried, memory_entry, shapes_text
 from engine.problems.axes import resolve_axes
 from engine.problems.program import program_sha
 from engine.records import AgentState as AgentLive
@@ -22,6 +23,7 @@ from engine.records import Baselines
 from engine.session import AgentControl, Session, log
 from engine.skills import Skill
 from engine.store import events as ev
+from engine.store import memories
 from engine.store.campaigns import resolve_campaign
 from engine.store.reader import StoreReader
 from engine.store.rows import MemoryWrite
@@ -205,26 +207,28 @@ async def _carry_over(session: Session, campaign: str) -> None:
     provenance = {row.id: row for row in rows}
     config = session.config
 
+    writes = [
+        MemoryWrite(
+            kind=entry.kind,
+            kernel_type=entry.kernel_type,
+            strategy=entry.strategy,
+            reflection=entry.reflection,
+            error=entry.error,
+            speedup=entry.speedup,
+            gain=entry.gain,
+            before_ms=entry.before_ms,
+            after_ms=entry.after_ms,
+            shapes=entry.shapes,
+            agent=entry.agent,
+            device=provenance[entry.id].device,
+            versions=provenance[entry.id].versions,
+            carried_from=entry.carried_from,
+        )
+        for entry in entries
+    ]
+
     def run(tx: Tx) -> None:
-        for entry in entries:
-            row = provenance[entry.id]
-            write = MemoryWrite(
-                kind=entry.kind,
-                kernel_type=entry.kernel_type,
-                strategy=entry.strategy,
-                reflection=entry.reflection,
-                error=entry.error,
-                speedup=entry.speedup,
-                gain=entry.gain,
-                before_ms=entry.before_ms,
-                after_ms=entry.after_ms,
-                shapes=entry.shapes,
-                agent=entry.agent,
-                device=row.device,
-                versions=row.versions,
-                carried_from=entry.carried_from,
-            )
-            remember(tx, write, config)
+        memories.remember(tx, writes, partial(adding, config=config))
         tx.memo("", "carried", campaign)
 
     await session.writer.transact(run)

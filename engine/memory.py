@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -17,9 +18,7 @@ import msgspec
 from engine.config import CampaignConfig
 from engine.proposers.base import MemoryEntry
 from engine.records import DeviceFacts, Outcome, Trap, Win
-from engine.store import memories
-from engine.store.rows import REFLECTION_LIMIT, STRATEGY_LIMIT, MemoryRow, MemoryWrite
-from engine.store.tx import Tx
+from engine.store.rows import REFLECTION_LIMIT, STRATEGY_LIMIT, Addition, Compared, MemoryRow, MemoryWrite
 from engine.text import clean, one_line
 
 ERROR_LIMIT = 300
@@ -42,6 +41,7 @@ _CLAIM = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[^\W\d_]{2,}")
+_MARKS = 1024
 
 
 class Lesson(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,12 +64,7 @@ class Lesson(msgspec.Struct, frozen=True, kw_only=True):
     shapes: str = ""
 
 
-class Addition(msgspec.Struct, frozen=True, kw_only=True):
-    """What adding one entry does: store it (and push ``expire`` out), count it to ``merge_into``, or neither."""
-
-    store: bool
-    merge_into: int | None = None
-    expire: tuple[int, ...] = ()
+Entry = MemoryEntry | Compared
 
 
 def without_claims(text: str) -> str:
@@ -115,7 +110,7 @@ def trap_of(lesson: Lesson, near_best: float) -> Trap | None:
     )
 
 
-def adding(live: Sequence[MemoryEntry], new: MemoryEntry, config: CampaignConfig) -> Addition:
+def adding(live: Sequence[Entry], new: Entry, config: CampaignConfig) -> Addition:
     """What adding ``new`` to the live entries does under the campaign's retention.
 
     A near-duplicate is counted to the entry that is there, unless it is a faster win: that one takes its place.
@@ -134,7 +129,7 @@ def adding(live: Sequence[MemoryEntry], new: MemoryEntry, config: CampaignConfig
     return Addition(store=True, expire=(*replaced, *sorted(out)))
 
 
-def retired(room: Sequence[MemoryEntry], config: CampaignConfig) -> list[int]:
+def retired(room: Sequence[Entry], config: CampaignConfig) -> list[int]:
     """Ids that the retention drops from entries of one kind, kernel type and owner.
 
     Wins stay by speed-up, traps by age, newest first; an unbounded memory (cap ``None``) drops nothing.
@@ -153,7 +148,7 @@ def retired(room: Sequence[MemoryEntry], config: CampaignConfig) -> list[int]:
     return [entry.id for entry in loose[cap:]]
 
 
-def same_room(one: MemoryEntry, other: MemoryEntry, config: CampaignConfig) -> bool:
+def same_room(one: Entry, other: Entry, config: CampaignConfig) -> bool:
     """Whether two entries compete for the same places: kind, kernel type and, in private memory, the agent."""
     return (
         one.kind == other.kind
@@ -162,14 +157,34 @@ def same_room(one: MemoryEntry, other: MemoryEntry, config: CampaignConfig) -> b
     )
 
 
-def near_duplicate(one: MemoryEntry, other: MemoryEntry) -> bool:
+def near_duplicate(one: Entry, other: Entry) -> bool:
     """Same kind of lesson in nearly the same words; numbers and measurements do not count as words."""
     if one.kind != other.kind or one.kernel_type != other.kernel_type or _code(one) != _code(other):
         return False
-    mine, theirs = _words(one), _words(other)
+    if _cannot_be_alike(_marks(one.strategy, one.reflection), _marks(other.strategy, other.reflection)):
+        return False
+    mine, theirs = _words(one.strategy, one.reflection), _words(other.strategy, other.reflection)
     if not mine or not theirs:
         return one.strategy == other.strategy and one.reflection == other.reflection
     return len(mine & theirs) / len(mine | theirs) >= SAME
+
+
+def _cannot_be_alike(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Told from their marks, without looking at the words: most entries differ in most of them."""
+    (mine, count), (theirs, others) = one, other
+    common = min(count - (mine & ~theirs).bit_count(), others - (theirs & ~mine).bit_count())  # at most
+    union = count + others - common
+    return union > 0 and common / union < SAME
+
+
+@lru_cache(maxsize=8192)
+def _marks(strategy: str, reflection: str) -> tuple[int, int]:
+    """A bit set for every word, and how many words there are; a live entry is asked for at every verdict."""
+    words = _words(strategy, reflection)
+    mask = 0
+    for word in words:
+        mask |= 1 << (hash(word) % _MARKS)
+    return mask, len(words)
 
 
 def visible(live: Iterable[MemoryEntry], agent: str, config: CampaignConfig) -> list[MemoryEntry]:
@@ -228,11 +243,6 @@ def carried(entries: Iterable[MemoryEntry], *, kernel_type: str, campaign: str) 
     ]
 
 
-def expired_by_veto(live: Iterable[MemoryEntry], number: int) -> list[int]:
-    """Wins that rest on the vetoed candidate."""
-    return [e.id for e in live if e.kind == "win" and e.candidate == number and not e.carried_from]
-
-
 def _headline(lesson: Lesson) -> str:
     idea = without_claims(one_line(lesson.hypothesis, REFLECTION_LIMIT))
     head = f"{lesson.strategy} · {lesson.family}" if lesson.family else lesson.strategy
@@ -278,12 +288,12 @@ def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: max(0, limit - 1)].rstrip() + "…"
 
 
-def _code(entry: MemoryEntry) -> str:
+def _code(entry: Entry) -> str:
     return entry.error.partition(":")[0]
 
 
-def _words(entry: MemoryEntry) -> set[str]:
-    text = f"{entry.strategy} {entry.reflection.partition(BEFORE_AFTER)[0]}"
+def _words(strategy: str, reflection: str) -> set[str]:
+    text = f"{strategy} {reflection.partition(BEFORE_AFTER)[0]}"
     return {word.lower() for word in _WORD.findall(text)}
 
 
@@ -333,43 +343,4 @@ def write_of(
         before_ms=lesson.before_ms,
         after_ms=lesson.after_ms,
         **common,
-    )
-
-
-def remember(tx: Tx, write: MemoryWrite, config: CampaignConfig) -> int | None:
-    """Add one entry under the campaign's retention, inside a verdict's transaction.
-
-    Returns the id that holds it, or ``None`` if the retention has no room for it.
-    """
-    live = [
-        memory_entry(row) for row in memories.select(tx.connection, write.kind, write.kernel_type, limit=1 << 30)
-    ]
-    new = _entry_of(write, 1 + max((entry.id for entry in live), default=0))
-    plan = adding(live, new, config)
-    if plan.merge_into is not None:
-        return memories.add(tx, msgspec.structs.replace(write, merged_into=plan.merge_into))
-    if not plan.store:
-        return None
-    identity = memories.add(tx, write)
-    for old in plan.expire:
-        memories.expire(tx, old, "retention")
-    return identity
-
-
-def _entry_of(write: MemoryWrite, identity: int) -> MemoryEntry:
-    return MemoryEntry(
-        id=identity,
-        kind=write.kind,
-        kernel_type=write.kernel_type,
-        strategy=write.strategy,
-        reflection=write.reflection,
-        error=write.error,
-        speedup=write.speedup,
-        gain=write.gain,
-        before_ms=write.before_ms,
-        after_ms=write.after_ms,
-        agent=write.agent,
-        candidate=write.candidate,
-        carried_from=write.carried_from,
-        shapes=write.shapes,
     )

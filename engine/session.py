@@ -40,8 +40,6 @@ log = logging.getLogger("kernelarc.engine")
 INCUMBENTS = 16
 """Solutions with their evaluations that are kept at hand."""
 STORE_RETRY_S = 2.0
-MOST_ENTRIES = 100_000
-"""Live memory entries that are read at once: more than an unbounded campaign can write."""
 
 
 @dataclass
@@ -188,9 +186,7 @@ class Session:
     def memory_for(self, agent: str) -> list[MemoryEntry]:
         """Live wins and traps that ``agent`` may recall."""
         if self._memory is None:
-            self._memory = [
-                memory_entry(row) for row in self.reader.memory(kernel_type=self.kernel_type, limit=MOST_ENTRIES)
-            ]
+            self._memory = [memory_entry(row) for row in self.reader.memory(kernel_type=self.kernel_type)]
         return visible(self._memory, agent, self.config)
 
     def incumbent(self, number: int, agent: str) -> Incumbent:

@@ -26,7 +26,7 @@ class Player:
         self.folder, self.reader = folder, reader
         self.last_seq = reader.last_seq()
         self._points: list[Point] = list(reader.points())
-        self._memory = reader.memory(include_expired=True, limit=100_000)
+        self._memory = reader.all_memory()
         self._samples: dict[str, list[Sample]] = {}
         for sample in reader.samples(limit=100_000):
             self._samples.setdefault(sample.device, []).append(sample)

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -26,7 +27,7 @@ from engine.guard.account import DETAIL_LIMIT, HYPOTHESIS_LIMIT, past_of
 from engine.guard.confirmation import Confirmation
 from engine.guard.keep import Decision
 from engine.guard.plateau import draft_due
-from engine.memory import Lesson, remember, trap_of, win_of, write_of
+from engine.memory import Lesson, adding, trap_of, win_of, write_of
 from engine.problems.program import program_sha
 from engine.problems.solution import Solution
 from engine.proposers.base import Context, PastCandidate, Proposal, UnusableReply
@@ -34,6 +35,7 @@ from engine.records import AgentState as Live
 from engine.records import Evaluation, Outcome
 from engine.session import STORE_RETRY_S, Session
 from engine.store import events as ev
+from engine.store import memories
 from engine.store.rows import Committed, VerdictRecord
 from engine.store.tx import Tx
 from engine.text import clean, one_line, redact
@@ -300,7 +302,8 @@ class Guard:
             if noise and math.isfinite(noise) and past.outcome is Outcome.KEEP:
                 tx.append(ev.NoiseMeasured(candidate=number, noise=noise))
             if write is not None:
-                remember(tx, msgspec.structs.replace(write, candidate=number), config)
+                learnt_here = msgspec.structs.replace(write, candidate=number)
+                memories.remember(tx, [learnt_here], partial(adding, config=config))
             if tx.summary.best == number:
                 speedup = f", {verdict.speedup:.2f}× of the reference" if verdict.speedup else ""
                 text = f"agent {verdict.agent} leads with #{number}: {verdict.latency_ms:.4g} ms{speedup}"

@@ -28,7 +28,6 @@ PRECEDENCE = (
 class CampaignStanding(msgspec.Struct, frozen=True, kw_only=True):
     """What counts for everybody. A limit of ``None`` is no limit; times in seconds, money in US dollars."""
 
-    user_stopped: bool = False
     best_speedup: float | None = None  # of a KEEP, against the reference; ``None`` before the first
     target_speedup: float | None = None
     candidates: int = 0  # judged so far
@@ -43,7 +42,6 @@ class CampaignStanding(msgspec.Struct, frozen=True, kw_only=True):
 class AgentStanding(msgspec.Struct, frozen=True, kw_only=True):
     """What counts for one agent."""
 
-    user_stopped: bool = False
     candidates: int = 0  # positions used
     budget: int | None = None
     plateau: bool = False  # PlateauState.stop
@@ -57,8 +55,6 @@ class Stop(msgspec.Struct, frozen=True):
 
 def campaign_stop(standing: CampaignStanding) -> Stop | None:
     """Why the whole campaign is over, or ``None``."""
-    if standing.user_stopped:
-        return Stop(StopReason.USER, "stopped by the user")
     target, best = standing.target_speedup, standing.best_speedup
     if target is not None and best is not None and best >= target:
         return Stop(StopReason.TARGET, f"{best:.3f}× reached, the target was {target:g}×")
@@ -76,8 +72,6 @@ def campaign_stop(standing: CampaignStanding) -> Stop | None:
 
 def agent_stop(standing: AgentStanding) -> Stop | None:
     """Why one agent is done on its own account, or ``None``."""
-    if standing.user_stopped:
-        return Stop(StopReason.USER, "stopped by the user")
     if standing.budget is not None and standing.candidates >= standing.budget:
         return Stop(StopReason.CANDIDATES, f"all {standing.budget} positions used")
     if standing.plateau:

@@ -6,7 +6,7 @@ summary, a snapshot plus its tail, and a replay from the first event are the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,13 +24,6 @@ def fold(summary: Summary, at: float, event: ev.Event) -> Summary:
     step = _STEPS.get(type(event))
     after = step(summary, at, event) if step else summary
     return replace(after, seq=summary.seq + 1, last_at=at)
-
-
-def fold_all(stored: Iterable[ev.Stored], start: Summary | None = None) -> Summary:
-    summary = start or Summary()
-    for item in stored:
-        summary = fold(summary, item.at, item.event)
-    return summary
 
 
 # Campaign

@@ -1,50 +1,78 @@
-"""Wins and traps inside a transaction: add, merge, expire, pin, note, and read back for a retention rule."""
+"""Wins and traps inside a transaction: add, merge, expire, pin, note, and add under a retention rule."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import msgspec
 
 from engine.errors import BadInput
 from engine.store import events as ev
-from engine.store.rows import REFLECTION_LIMIT, STRATEGY_LIMIT, MemoryRow, MemoryWrite
+from engine.store.rows import REFLECTION_LIMIT, STRATEGY_LIMIT, Addition, Compared, MemoryRow, MemoryWrite
 from engine.store.tx import Tx
 
 NOTE_LIMIT = 500
-COLUMNS = (
-    "id, kind, kernel_type, strategy, reflection, error, speedup, gain, before_ms, after_ms, shapes, agent, "
-    "candidate, device, versions, at, merged, pinned, note, expired_at, expired_why, carried_from"
-)
+COLUMNS = ", ".join(MemoryRow.__struct_fields__)
+_COMPARED = ", ".join(Compared.__struct_fields__)
+
+Retention = Callable[[Sequence[Compared], Compared], Addition]
+"""What adding the second to the first, the live entries of its kind and kernel type, newest first, does."""
 
 
-def row_of(values: tuple[Any, ...]) -> MemoryRow:
-    fields = dict(zip(COLUMNS.split(", "), values, strict=True))
-    fields["versions"] = json.loads(fields["versions"])
-    fields["pinned"] = bool(fields["pinned"])
-    return MemoryRow(**fields)
+def live(connection: sqlite3.Connection, kind: str | None = None, kernel_type: str | None = None) -> list[Any]:
+    """The columns of every entry in recall, newest first."""
+    return _live(connection, COLUMNS, kind, kernel_type)
 
 
-def select(
-    connection: sqlite3.Connection,
-    kind: str | None = None,
-    kernel_type: str | None = None,
-    *,
-    include_expired: bool = False,
-    limit: int = 1000,
-) -> list[MemoryRow]:
-    """Newest first."""
-    where, values = ["1"], []
-    for column, value in (("kind", kind), ("kernel_type", kernel_type)):
-        if value is not None:
-            where.append(f"{column} = ?")
-            values.append(value)
-    if not include_expired:
-        where.append("expired_at IS NULL")
-    rows = connection.execute(
-        f"SELECT {COLUMNS} FROM memory WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?", (*values, limit)
+def expired(connection: sqlite3.Connection, before: int | None, limit: int, kind: str | None = None) -> list[Any]:
+    """The columns of entries out of recall with ids below ``before``, newest first."""
+    where, values = _where(kind=kind)
+    return connection.execute(
+        f"SELECT {COLUMNS} FROM memory WHERE id < ? AND expired_at IS NOT NULL{where} ORDER BY id DESC LIMIT ?",
+        (before if before is not None else 1 << 62, *values, limit),
     ).fetchall()
-    return [row_of(row) for row in rows]
+
+
+def remember(tx: Tx, entries: Iterable[MemoryWrite], retention: Retention) -> None:
+    """Add entries one after the other, each under the campaign's retention, which may have no room for one."""
+    rooms: dict[tuple[str, str], list[Compared]] = {}
+    last = tx.connection.execute("SELECT coalesce(max(id), 0) FROM memory").fetchone()[0]
+    for entry in entries:
+        key = (entry.kind, entry.kernel_type)
+        if key not in rooms:
+            rooms[key] = [Compared(*(*row[:-1], bool(row[-1]))) for row in _live(tx.connection, _COMPARED, *key)]
+        new = _compared(entry, last + 1)
+        plan = retention(rooms[key], new)
+        if plan.merge_into is not None:
+            add(tx, msgspec.structs.replace(entry, merged_into=plan.merge_into))
+        elif plan.store:
+            last = add(tx, entry)
+            for old in plan.expire:
+                expire(tx, old, "retention")
+            rooms[key] = [
+                msgspec.structs.replace(new, id=last),
+                *(other for other in rooms[key] if other.id not in plan.expire),
+            ]
+
+
+def _live(connection: sqlite3.Connection, columns: str, kind: str | None, kernel_type: str | None) -> list[Any]:
+    where, values = _where(kind=kind, kernel_type=kernel_type)
+    return connection.execute(
+        f"SELECT {columns} FROM memory WHERE expired_at IS NULL{where} ORDER BY id DESC", values
+    ).fetchall()
+
+
+def _where(**columns: str | None) -> tuple[str, list[str]]:
+    given = {name: value for name, value in columns.items() if value is not None}
+    return "".join(f" AND {name} = ?" for name in given), list(given.values())
+
+
+def _compared(entry: MemoryWrite, identity: int) -> Compared:
+    fields = {name: getattr(entry, name) for name in Compared.__struct_fields__ if name not in ("id", "pinned")}
+    return Compared(id=identity, pinned=False, **fields)
 
 
 def add(tx: Tx, entry: MemoryWrite) -> int:

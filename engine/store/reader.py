@@ -1,7 +1,8 @@
 """Reading a campaign while its engine writes it: one read-only connection, short reads, no scans.
 
 Every method fetches all of its rows before it returns, because an open cursor keeps the engine from
-checkpointing. Any of them raises :class:`StoreError` with one clear line when the file cannot be read.
+checkpointing. Any of them raises :class:`StoreError` with one clear line when the file, or a row of it, cannot be
+read.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,19 +22,19 @@ from engine.records import Baselines, DeviceFacts, Evaluation, Profile, Sample, 
 from engine.store import events as ev
 from engine.store import ledger, memories, samples
 from engine.store.readonly import ReadOnly
-from engine.store.rows import ArchiveRow, CampaignRow, CandidateRow, LedgerTotals, LiveRow, MemoryRow
+from engine.store.rows import CampaignRow, CandidateRow, LedgerTotals, LiveRow, MemoryRow
 from engine.store.summary import Summary
-from engine.store.tx import decode_summary, refold
+from engine.store.tx import refold
 
 PROFILES = "profiles"
 """Where profiles are kept among the memos, by candidate number; no agent is called so."""
 
+Point = tuple[int, str, str, float | None]
+
 _CANDIDATE = ", ".join(CandidateRow.__struct_fields__)
 _LIVE = ", ".join(LiveRow.__struct_fields__)
-_ARCHIVE = ", ".join(ArchiveRow.__struct_fields__)
-_solution = msgspec.json.Decoder(Solution).decode
-_evaluation = msgspec.json.Decoder(Evaluation).decode
-_result = msgspec.json.Decoder(WorkloadResult).decode
+PAGE = 500
+"""Expired memory entries that are read at once."""
 
 
 class StoreReader(ReadOnly):
@@ -101,16 +103,13 @@ class StoreReader(ReadOnly):
         if row is None:
             return Summary()
         try:
-            return decode_summary(row[0])
-        except msgspec.MsgspecError:
+            return self._decode(row[0], Summary, "the summary")
+        except StoreError:  # another version's: the events are the truth
             return self.summary_at(self.last_seq())
 
     def summary_at(self, seq: int) -> Summary:
         """The summary after event ``seq``: the nearest snapshot and at most 1,000 events."""
-        try:
-            return self._asked(lambda connection: refold(connection, seq))
-        except msgspec.MsgspecError as error:
-            raise self._unreadable("an event", error) from error
+        return self._read("an event", lambda: self._asked(lambda connection: refold(connection, seq)))
 
     def campaign(self) -> CampaignRow:
         row = self._row(
@@ -119,27 +118,25 @@ class StoreReader(ReadOnly):
         )
         if row is None:
             raise StoreError(f"{self.path}: holds no campaign; creating it was cut short, delete the folder")
-        try:
-            return CampaignRow(
-                name=row[0],
-                created_at=row[1],
-                problem_name=row[2],
-                problem=row[3],
-                kernel_type=row[4],
-                config=msgspec.json.decode(row[5], type=CampaignConfig),
-                device=row[6],
-                device_facts=msgspec.json.decode(row[7], type=DeviceFacts) if row[7] else None,
-                seed_solution=row[8],
-                baselines=msgspec.json.decode(row[9], type=Baselines) if row[9] else None,
-            )
-        except msgspec.MsgspecError as error:
-            raise self._unreadable("the campaign's row", error) from error
+        facts, baselines = row[7], row[9]
+        return CampaignRow(
+            name=row[0],
+            created_at=row[1],
+            problem_name=row[2],
+            problem=row[3],
+            kernel_type=row[4],
+            config=self._decode(row[5], CampaignConfig, "the campaign's settings"),
+            device=row[6],
+            device_facts=self._decode(facts, DeviceFacts, "the campaign's device") if facts else None,
+            seed_solution=row[8],
+            baselines=self._decode(baselines, Baselines, "the campaign's baselines") if baselines else None,
+        )
 
     # Candidates
 
     def candidate(self, number: int) -> CandidateRow | None:
         row = self._row(f"SELECT {_CANDIDATE} FROM candidates WHERE number = ?", (number,))
-        return _candidate_of(row) if row else None
+        return self._candidates_of([row])[0] if row else None
 
     def candidates(
         self,
@@ -158,30 +155,26 @@ class StoreReader(ReadOnly):
         """Oldest first, numbers above ``number``."""
         return self._candidates(["number > ?"], [number], "ASC", limit, agent, outcome)
 
-    def points(self, after: int = 0) -> list[tuple[int, str, str, float | None]]:
+    def points(self, after: int = 0) -> list[Point]:
         """(number, agent, outcome, latency_ms) of candidates above ``after``, oldest first: for plots."""
         sql = "SELECT number, agent, outcome, latency_ms FROM candidates WHERE number > ? ORDER BY number"
-        return self._all(sql, (after,))
+        rows = self._all(sql, (after,))
+        return self._read("a candidate's row", lambda: msgspec.convert(rows, list[Point]))
 
     def reasons(self) -> dict[str, int]:
         """How often candidates ended with each reason code. Reads every candidate: for reports only."""
         sql = "SELECT reason, count(*) FROM candidates WHERE outcome IN ('REVERT', 'REJECT') GROUP BY reason"
         return {reason: count for reason, count in self._all(sql) if reason}
 
-    def candidate_by_source(self, source_sha: str) -> CandidateRow | None:
-        """The first candidate of exactly this source."""
-        row = self._row(
-            f"SELECT {_CANDIDATE} FROM candidates WHERE source_sha = ? ORDER BY number LIMIT 1", (source_sha,)
-        )
-        return _candidate_of(row) if row else None
-
     def workloads(self, number: int) -> list[WorkloadResult]:
         rows = self._all("SELECT data FROM workload_results WHERE candidate = ? ORDER BY ordinal", (number,))
-        return [_result(data) for (data,) in rows]
+        return [self._decode(data, WorkloadResult, f"a workload of candidate {number}") for (data,) in rows]
 
     def evaluation(self, number: int) -> Evaluation | None:
         row = self._row("SELECT evaluation FROM candidates WHERE number = ?", (number,))
-        return _evaluation(self.blob(row[0])) if row and row[0] else None
+        if not row or not row[0]:
+            return None
+        return self._decode(self.blob(row[0]), Evaluation, f"the evaluation of candidate {number}")
 
     def solution(self, number: int) -> Solution | None:
         """A candidate's solution, 0 for the seed; ``None`` if the reply held none."""
@@ -189,15 +182,14 @@ class StoreReader(ReadOnly):
             row = self._row("SELECT seed_solution FROM campaign")
         else:
             row = self._row("SELECT solution FROM candidates WHERE number = ?", (number,))
-        return _solution(self.blob(row[0])) if row and row[0] else None
+        if not row or not row[0]:
+            return None
+        return self._decode(self.blob(row[0]), Solution, f"the solution of candidate {number}")
 
     def profile(self, number: int) -> Profile | None:
         """The last profile of a candidate, 0 for the seed."""
         row = self._row("SELECT value FROM agent_memo WHERE agent = ? AND key = ?", (PROFILES, str(number)))
-        try:
-            return msgspec.json.decode(row[0], type=Profile) if row else None
-        except msgspec.MsgspecError as error:
-            raise self._unreadable(f"the profile of candidate {number}", error) from error
+        return self._decode(row[0], Profile, f"the profile of candidate {number}") if row else None
 
     def prompt(self, number: int) -> str | None:
         return self._text("prompt", number)
@@ -211,64 +203,53 @@ class StoreReader(ReadOnly):
             raise StoreError(f"{self.path}: blob {sha[:12]} is missing")
         try:
             return zlib.decompress(row[0])
-        except zlib.error as error:
+        except (zlib.error, TypeError) as error:
             raise StoreError(f"{self.path}: blob {sha[:12]} is damaged ({error})") from error
-
-    def archive(
-        self, agent: str | None = None, kind: str | None = None, *, include_vetoed: bool = False
-    ) -> list[ArchiveRow]:
-        """Oldest first: the last ``best`` of an agent is its best, the last ``accepted`` its working point."""
-        where, values = _where(agent=agent, kind=kind)
-        if not include_vetoed:
-            where.append("vetoed_at IS NULL")
-        rows = self._all(f"SELECT {_ARCHIVE} FROM archive WHERE {' AND '.join(where)} ORDER BY id", values)
-        return [ArchiveRow(**dict(zip(ArchiveRow.__struct_fields__, row, strict=True))) for row in rows]
 
     # Memory, money, what happens now
 
-    def memory(
-        self,
-        kind: str | None = None,
-        kernel_type: str | None = None,
-        include_expired: bool = False,
-        limit: int = 1000,
+    def memory(self, kind: str | None = None, kernel_type: str | None = None) -> list[MemoryRow]:
+        """Wins and traps in recall, all of them, newest first."""
+        return self._memory(self._asked(lambda connection: memories.live(connection, kind, kernel_type)))
+
+    def expired_memory(
+        self, before: int | None = None, limit: int = PAGE, kind: str | None = None
     ) -> list[MemoryRow]:
-        """Wins and traps, newest first."""
-        return self._asked(
-            lambda connection: memories.select(
-                connection, kind, kernel_type, include_expired=include_expired, limit=limit
-            )
-        )
+        """Entries out of recall with ids below ``before``, newest first: page on with the last one's id."""
+        return self._memory(self._asked(lambda connection: memories.expired(connection, before, limit, kind)))
+
+    def all_memory(self, kind: str | None = None) -> list[MemoryRow]:
+        """In recall or not, newest first. For lists that are made once."""
+        rows = self.memory(kind)
+        page = self.expired_memory(kind=kind)
+        while page:
+            rows += page
+            page = self.expired_memory(page[-1].id, kind=kind)
+        return sorted(rows, key=lambda row: -row.id)
 
     def memory_entry(self, identity: int) -> MemoryRow | None:
         row = self._row(f"SELECT {memories.COLUMNS} FROM memory WHERE id = ?", (identity,))
-        return memories.row_of(row) if row else None
+        return self._memory([row])[0] if row else None
 
     def ledger_totals(self) -> LedgerTotals:
         return self._asked(ledger.totals)
 
     def memo(self, agent: str) -> dict[str, Any]:
         rows = self._all("SELECT key, value FROM agent_memo WHERE agent = ?", (agent,))
-        return {key: json.loads(value) for key, value in rows}
+        return {key: self._read(f"the memo {key} of {agent!r}", partial(json.loads, value)) for key, value in rows}
 
     def live(self) -> list[LiveRow]:
         rows = self._all(f"SELECT {_LIVE} FROM live ORDER BY agent")
-        return [LiveRow(**dict(zip(LiveRow.__struct_fields__, row, strict=True))) for row in rows]
+        return self._records(LiveRow, "the live row of agent", rows)
 
     def samples(self, after: float = 0.0, device: str | None = None, limit: int = 600) -> list[Sample]:
         """The newest ``limit`` samples a device later than ``after`` (Unix seconds), oldest first."""
-        return self._asked(lambda connection: samples.select(connection, after, device, limit))
-
-    def answer(self, command: str) -> tuple[bool, str, int] | None:
-        """(ok, text, seq) of an answered command by its id."""
-        row = self._row("SELECT ok, text, seq FROM commands WHERE id = ?", (command,))
-        return (bool(row[0]), row[1], row[2]) if row else None
+        rows = self._asked(lambda connection: samples.select(connection, after, device, limit))
+        found = [self._decode(data, Sample, f"the sample of {name} at {at}") for name, at, data in rows]
+        return sorted(found, key=lambda sample: (sample.at, sample.device))
 
     def _stored(self, row: tuple[int, float, str]) -> ev.Stored:
-        try:
-            return ev.Stored(row[0], row[1], ev.decode(row[2]))
-        except msgspec.MsgspecError as error:
-            raise self._unreadable(f"event {row[0]}", error) from error
+        return self._read(f"event {row[0]}", lambda: ev.Stored(row[0], row[1], ev.decode(row[2])))
 
     def _text(self, column: str, number: int) -> str | None:
         row = self._row(f"SELECT {column} FROM candidates WHERE number = ?", (number,))
@@ -283,16 +264,15 @@ class StoreReader(ReadOnly):
             f"SELECT {_CANDIDATE} FROM candidates WHERE {condition} ORDER BY number {order} LIMIT ?",
             (*values, *more_values, limit),
         )
-        return [_candidate_of(row) for row in rows]
+        return self._candidates_of(rows)
 
-    def _unreadable(self, what: str, error: msgspec.MsgspecError) -> StoreError:
-        return StoreError(f"{self.path}: {what} cannot be read ({error}); a newer KernelArc may have written it")
+    # JSON is read with Python's own reader where early campaigns may hold NaN
 
+    def _candidates_of(self, rows: list[Any]) -> list[CandidateRow]:
+        return self._records(CandidateRow, "candidate", rows, parameters=json.loads)
 
-def _candidate_of(row: tuple[Any, ...]) -> CandidateRow:
-    fields = dict(zip(CandidateRow.__struct_fields__, row, strict=True))
-    fields["parameters"] = json.loads(fields["parameters"])
-    return CandidateRow(**fields)
+    def _memory(self, rows: list[Any]) -> list[MemoryRow]:
+        return self._records(MemoryRow, "memory entry", rows, versions=json.loads, pinned=bool)
 
 
 def _where(**columns: str | None) -> tuple[list[str], list[Any]]:

@@ -9,11 +9,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import msgspec
+
 from engine.errors import StoreError
 from engine.store.database import BUSY_TIMEOUT_MS, is_trouble, store_error, wal_path
 from engine.store.migrations import check_version, latest
+from engine.text import one_line
 
 T = TypeVar("T")
+UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, LookupError, RecursionError)
+"""What decoding raises that meets a value of another form than the record's."""
 
 
 class ReadOnly:
@@ -102,7 +107,10 @@ class ReadOnly:
 
     def _changed_file(self) -> bool:
         """In immutable mode nothing is followed; when an engine comes, start over with a real connection."""
-        info = self.path.stat()
+        try:
+            info = self.path.stat()
+        except OSError as error:
+            raise StoreError(f"{self.path}: cannot be read ({error.strerror})") from error
         stamp = (info.st_mtime_ns, info.st_size)
         if stamp == self._stamp and not wal_path(self.path).exists():
             return False
@@ -129,3 +137,32 @@ class ReadOnly:
 
     def _one(self, sql: str) -> Any:
         return self._all(sql)[0]
+
+    def _read(self, what: str, read: Callable[[], T]) -> T:
+        """The result of ``read``, or a :class:`StoreError` that says ``what`` could not be decoded and why."""
+        try:
+            return read()
+        except UNREADABLE as error:
+            why = one_line(str(error)) or type(error).__name__
+            text = f"{self.path}: {what} cannot be read ({why}); a newer KernelArc may have written it"
+            raise StoreError(text) from error
+
+    def _decode(self, data: Any, kind: type[T], what: str) -> T:
+        """Stored JSON as a record."""
+        return self._read(what, lambda: msgspec.json.decode(data, type=kind))
+
+    def _records(
+        self, kind: type[T], table: str, rows: Sequence[Sequence[Any]], **columns: Callable[[Any], Any]
+    ) -> list[T]:
+        """Rows of a table as records of ``kind``, whose fields they are in order.
+
+        ``columns`` holds a reader for each column that is stored in another form.
+        """
+
+        def record(row: Sequence[Any]) -> T:
+            fields = dict(zip(kind.__struct_fields__, row, strict=True))  # type: ignore[attr-defined]
+            for name, read in columns.items():
+                fields[name] = read(fields[name])
+            return msgspec.convert(fields, kind)
+
+        return [self._read(f"{table} {row[0]}", lambda row=row: record(row)) for row in rows]  # type: ignore[misc]

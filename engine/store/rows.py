@@ -98,13 +98,27 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     carried_from: str
 
 
-class ArchiveRow(msgspec.Struct, frozen=True, kw_only=True):
+class Compared(msgspec.Struct, frozen=True):
+    """What a retention rule reads of a live entry; in the order of its columns."""
+
     id: int
+    kind: str
+    kernel_type: str
+    strategy: str
+    reflection: str
+    error: str
+    speedup: float | None
     agent: str
-    kind: str  # best | accepted
-    candidate: int
-    at: float
-    vetoed_at: float | None
+    carried_from: str
+    pinned: bool
+
+
+class Addition(msgspec.Struct, frozen=True, kw_only=True):
+    """What adding one entry does: store it (and push ``expire`` out), count it to ``merge_into``, or neither."""
+
+    store: bool
+    merge_into: int | None = None
+    expire: tuple[int, ...] = ()
 
 
 class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +163,7 @@ class MemoryWrite(msgspec.Struct, frozen=True, kw_only=True):
     before_ms: float | None = None
     after_ms: float | None = None
     shapes: str = ""
-    candidate: int | None = None  # filled in by the verdict transaction
+    candidate: int | None = None
     versions: dict[str, str] = {}
     carried_from: str = ""
     merged_into: int | None = None
@@ -159,10 +173,9 @@ class MemoryWrite(msgspec.Struct, frozen=True, kw_only=True):
 class VerdictRecord:
     """Everything that one verdict commits, in one transaction.
 
-    ``verdict.number`` is ignored: the writer numbers candidates campaign-wide without gaps. ``archive`` empty
-    means the outcome's own kinds (KEEP: best and accepted, ACCEPT: accepted). ``then`` runs inside the same
-    transaction after everything else, on the writer's thread, with the candidate's number: it may only use
-    its ``Tx``.
+    ``verdict.number`` is ignored: the writer numbers candidates campaign-wide without gaps. ``then`` runs inside
+    the same transaction after everything else, on the writer's thread, with the candidate's number: it may only
+    use its ``Tx``.
     """
 
     verdict: Verdict
@@ -175,8 +188,6 @@ class VerdictRecord:
     tokens_in: int = 0
     tokens_out: int = 0
     source_sha: str = ""  # empty: taken from ``solution``
-    archive: tuple[str, ...] = ()
-    memory: tuple[MemoryWrite, ...] = ()
     events: tuple[Event, ...] = ()  # after the verdict's own event
     memo: dict[str, Any] = field(default_factory=dict)
     then: Callable[[Tx, int], None] | None = None
@@ -188,4 +199,3 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     seq: int
     fresh: bool
-    memory: list[int] = []

@@ -11,7 +11,7 @@ from engine.problems.solution import Solution, solution_sha
 from engine.records import Outcome
 from engine.store import events as ev
 from engine.store import memories
-from engine.store.rows import Committed, MemoryWrite, VerdictRecord
+from engine.store.rows import Committed, VerdictRecord
 from engine.store.tx import Tx
 
 _encode = msgspec.json.Encoder().encode
@@ -27,7 +27,7 @@ def commit(tx: Tx, record: VerdictRecord) -> Committed:
     """Write one verdict. A second one for the same (agent, position) changes nothing and returns the first.
 
     Raises:
-        BadInput: the record is not a verdict that takes a position, or a memory field is over its limit.
+        BadInput: the record is not a verdict that takes a position.
     """
     verdict = record.verdict
     if verdict.outcome is Outcome.ERROR:
@@ -40,20 +40,19 @@ def commit(tx: Tx, record: VerdictRecord) -> Committed:
     number = tx.connection.execute("SELECT coalesce(max(number), 0) + 1 FROM candidates").fetchone()[0]
     _insert_candidate(tx, record, number)
     _insert_results(tx, record, number)
-    for kind in record.archive or _ARCHIVES.get(verdict.outcome, ()):
+    for kind in _ARCHIVES.get(verdict.outcome, ()):
         tx.connection.execute(
             "INSERT INTO archive (agent, kind, candidate, at) VALUES (?, ?, ?, ?)",
             (verdict.agent, kind, number, tx.now),
         )
     seq = tx.append(msgspec.structs.replace(verdict, number=number)).seq
-    memory = [memories.add(tx, _from_candidate(entry, number)) for entry in record.memory]
     for event in record.events:
         tx.append(event)
     for key, value in record.memo.items():
         tx.memo(verdict.agent, key, value)
     if record.then is not None:
         record.then(tx, number)
-    return Committed(number=number, seq=seq, fresh=True, memory=memory)
+    return Committed(number=number, seq=seq, fresh=True)
 
 
 def veto(tx: Tx, number: int) -> ev.Vetoed:
@@ -85,10 +84,6 @@ def veto(tx: Tx, number: int) -> ev.Vetoed:
     )
     tx.append(event)
     return event
-
-
-def _from_candidate(entry: MemoryWrite, number: int) -> MemoryWrite:
-    return entry if entry.candidate is not None else msgspec.structs.replace(entry, candidate=number)
 
 
 def _insert_candidate(tx: Tx, record: VerdictRecord, number: int) -> None:

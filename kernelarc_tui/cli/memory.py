@@ -7,8 +7,6 @@ import click
 from engine.errors import BadInput
 from kernelarc_tui.cli.common import IDENTITY, campaign_argument, emit_json, json_option, resolve, table, times
 
-ALL = -1  # SQLite's word for no limit
-
 
 @click.group()
 def memory() -> None:
@@ -29,7 +27,7 @@ def list_(campaign: str | None, kind: str | None, everything: bool, as_json: boo
     from engine.store.reader import StoreReader
 
     with StoreReader(resolve(campaign)) as reader:
-        rows = reader.memory(kind=kind, include_expired=everything, limit=ALL)
+        rows = reader.all_memory(kind) if everything else reader.memory(kind)
     if as_json:
         emit_json({"memory": rows})
         return

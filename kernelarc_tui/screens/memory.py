@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import work
@@ -10,6 +10,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 
+from engine.errors import StoreError
+from engine.store.reader import PAGE
 from engine.store.rows import MemoryRow
 from kernelarc_tui import fmt
 from kernelarc_tui.paint import Line, wrap
@@ -91,7 +93,9 @@ class MemoryScreen(CampaignScreen):
         self._kind = self._sort = 0
         self._text = ""
         self._expired = False
-        self._entries: list[MemoryRow] = []
+        self._live: Sequence[MemoryRow] = []  # the view's own, once it was shown
+        self._gone: list[MemoryRow] = []  # the newest expired ones
+        self._pages, self._more = 1, False
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="body"):
@@ -111,17 +115,30 @@ class MemoryScreen(CampaignScreen):
         self._show_detail()
 
     def show_view(self, view: View) -> None:
+        """The follower hands over another list only when something was learnt or changed in memory."""
+        if view.memory is not self._live:
+            self._live = view.memory
+            self._show_list()
+
+    def _read_expired(self) -> None:
+        """The newest expired entries, as many as were looked at; a replay shows what was in recall then."""
         if self.session.player is not None:
-            self._entries = list(view.memory)
-        else:
-            self._entries = self.session.reader.memory(include_expired=True)
-        self._show_list()
+            return
+        try:
+            found = self.session.reader.expired_memory(limit=self._pages * PAGE + 1)
+        except StoreError as error:
+            self.kernelarc.say(error.message, "warning")
+            return
+        self._gone, self._more = found[: self._pages * PAGE], len(found) > self._pages * PAGE
 
     def _show_list(self) -> None:
+        if self._expired:
+            self._read_expired()
+        entries = [*self._live, *self._gone] if self._expired else list(self._live)
         panel = self.query_one(MemoryPanel)
         selected = panel.selected
         kind = KINDS[self._kind]
-        shown = matching(self._entries, kind=kind, text=self._text, expired=self._expired, sort=self._sort)
+        shown = matching(entries, kind=kind, text=self._text, expired=self._expired, sort=self._sort)
         panel.show(shown)
         if selected is not None:
             index = next((i for i, entry in enumerate(shown) if entry.id == selected.id), None)
@@ -141,6 +158,10 @@ class MemoryScreen(CampaignScreen):
 
     def on_row_list_moved(self, event: RowList.Moved) -> None:
         event.stop()
+        panel = self.query_one(MemoryPanel)
+        if self._expired and self._more and panel.cursor >= len(panel.entries) - 1:
+            self._pages += 1
+            self._show_list()
         self._show_detail()
 
     def on_resize(self) -> None:

@@ -275,8 +275,6 @@ RICH = stop.CampaignStanding()
         ({}, {"best_speedup": 1.5, "target_speedup": 1.5, "cost_usd": 3, "max_cost_usd": 2}, "target"),
         ({}, {"best_speedup": 1.49, "target_speedup": 1.5}, None),
         ({}, {"best_speedup": None, "target_speedup": 1.0}, None),
-        ({"user_stopped": True}, {"best_speedup": 2.0, "target_speedup": 1.5}, "user"),
-        ({}, {"user_stopped": True, "best_speedup": 2.0, "target_speedup": 1.5}, "user"),
         ({"candidates": 0, "budget": 0}, {}, "candidates"),
     ],
 )

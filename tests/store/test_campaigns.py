@@ -154,7 +154,7 @@ async def test_memory_can_be_edited_without_an_engine(database: Path) -> None:
     assert "has a note" in carry_out(folder, "memory.note", 1, "by \x1b[31mhand").text
     assert "is expired" in carry_out(folder, "memory.expire", 1, "wrong on small rows").text
     with StoreReader(folder) as reader:
-        entry = reader.memory(include_expired=True)[0]
+        entry = reader.expired_memory()[0]
         assert (entry.pinned, entry.note, entry.expired_why) == (True, "by hand", "wrong on small rows")
         events = [stored.event for stored in reader.events(3)]
     kinds = ["MemoryPinned", "MemoryNoted", "MemoryExpired"]

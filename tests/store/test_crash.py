@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.store.fold import fold_all
 from engine.store.reader import StoreReader
 from engine.store.writer import StoreWriter
-from tests.fixtures.store_records import keep
+from tests.fixtures.store_records import archived, fold_all, keep
 
 WRITES = """
 import asyncio, sys
@@ -74,7 +73,7 @@ def check(database: Path, acknowledged: list[tuple[str, str, str]]) -> None:
             positions = [row.position for row in rows if row.agent == name]
             assert positions == list(range(1, len(positions) + 1))
         keeps = [row.number for row in rows if row.outcome == "KEEP"]
-        assert [entry.candidate for entry in reader.archive(kind="best")] == keeps
+        assert [number for _, number, _ in archived(database)] == keeps
         assert sorted(entry.candidate or 0 for entry in reader.memory()) == keeps
         assert all(reader.solution(number) for number in keeps)
         assert fold_all(reader.events(0, 100_000)) == reader.summary()

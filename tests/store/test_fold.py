@@ -15,12 +15,12 @@ from engine.errors import BadInput
 from engine.records import CampaignState, Mode, Outcome, StopReason
 from engine.store import events as ev
 from engine.store.create import create_database, open_database
-from engine.store.fold import NOTES_LIMIT, fold, fold_all
+from engine.store.fold import NOTES_LIMIT, fold
 from engine.store.reader import StoreReader
 from engine.store.summary import Summary
 from engine.store.tx import transaction
 from engine.store.writer import StoreWriter
-from tests.fixtures.store_records import BASELINES, SEED, row, started, verdict
+from tests.fixtures.store_records import BASELINES, SEED, fold_all, row, started, verdict
 
 AGENTS = st.sampled_from(["a1", "a2", "stranger"])
 NUMBERS = st.integers(1, 60)

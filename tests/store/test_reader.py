@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ import pytest
 from engine.errors import StoreError
 from engine.records import Outcome
 from engine.store import events as ev
+from engine.store import memories
 from engine.store.reader import StoreReader
+from engine.store.rows import MemoryWrite
+from engine.store.tx import Tx
 from engine.store.writer import StoreWriter
 from tests.fixtures.store_records import keep, other
 
@@ -43,7 +47,6 @@ async def test_candidates_are_paged_from_either_end(writer: StoreWriter) -> None
         assert reader.candidate(99) is None and reader.solution(2) is None and reader.evaluation(2) is None
         first = reader.candidate(1)
         assert first is not None and first.source_sha is not None
-        assert reader.candidate_by_source(first.source_sha) == first
         assert [stored.event.agent for stored in reader.events_before(None, 3, agent="a2")] == ["a2"] * 3  # type: ignore[union-attr]
 
 
@@ -67,11 +70,87 @@ async def test_no_read_scans_a_table_or_sorts(writer: StoreWriter, monkeypatch: 
             for outcome in (None, "KEEP"):
                 reader.candidates(9, 5, agent, outcome), reader.candidates_after(0, 5, agent, outcome)
         reader.candidate(1), reader.workloads(1), reader.solution(1), reader.prompt(1)
-        reader.candidate_by_source("x"), reader.memory_entry(1), reader.answer("x"), reader.memo("a1")
+        reader.memory_entry(1), reader.memo("a1"), reader.memory("win", "elementwise"), reader.expired_memory(9)
     bad = [plan for plan in plans if "SCAN" in plan.split(":")[0] or "TEMP B-TREE" in plan]
     small = ("FROM current", "FROM campaign", "FROM live", "max(seq)")
     assert [plan for plan in bad if not any(table in plan for table in small)] == []
     assert len(plans) > 15
+
+
+async def test_all_that_is_in_recall_is_read_and_what_expired_in_pages(writer: StoreWriter) -> None:
+    """However many entries came and went after a win, it is found."""
+
+    def learn(tx: Tx) -> None:
+        common = {"kernel_type": "norm", "strategy": "s", "reflection": "", "agent": "a1", "device": "a CPU"}
+        memories.add(tx, MemoryWrite(kind="win", **common))
+        for _ in range(1100):
+            memories.add(tx, MemoryWrite(kind="trap", **common))
+        for identity in range(2, 1086):
+            memories.expire(tx, identity, "retention")
+
+    await writer.transact(learn)
+    with StoreReader(writer.path) as reader:
+        assert [entry.id for entry in reader.memory()] == [*range(1101, 1085, -1), 1]
+        assert [entry.id for entry in reader.memory("win", "norm")] == [1] and reader.memory("win", "gemm") == []
+        first = reader.expired_memory(limit=3)
+        assert [entry.id for entry in first] == [1085, 1084, 1083]
+        assert [entry.id for entry in reader.expired_memory(first[-1].id, limit=2)] == [1082, 1081]
+        assert reader.expired_memory(2) == [] and reader.expired_memory(kind="win") == []
+        assert [entry.id for entry in reader.all_memory()] == list(range(1101, 0, -1))
+
+
+UNREADABLE = {
+    "a sample": (
+        "INSERT INTO samples VALUES ('cpu', 1e12, '{}')",
+        lambda r: r.samples(),
+        "sample of cpu at 1000000000000",
+    ),
+    "a solution": ("UPDATE blobs SET data = :blob", lambda r: r.solution(0), "solution of candidate 0"),
+    "an evaluation": ("UPDATE blobs SET data = :blob", lambda r: r.evaluation(1), "evaluation of candidate 1"),
+    "a blob": ("UPDATE blobs SET data = 'text'", lambda r: r.prompt(1), "blob .* is damaged"),
+    "a workload": ("UPDATE workload_results SET data = 7", lambda r: r.workloads(1), "workload of candidate 1"),
+    "parameters": ("UPDATE candidates SET parameters = '{'", lambda r: r.candidate(1), "candidate 1"),
+    "a candidate": ("UPDATE candidates SET speedup = 'fast'", lambda r: r.candidates(), "candidate 1"),
+    "a point": ("UPDATE candidates SET latency_ms = 'x'", lambda r: r.points(), "candidate"),
+    "memory": ("UPDATE memory SET versions = '[1]'", lambda r: r.memory(), "memory entry 1"),
+    "a memory entry": ("UPDATE memory SET speedup = 'x'", lambda r: r.memory_entry(1), "memory entry 1"),
+    "a memo": ("INSERT INTO agent_memo VALUES ('a1', 'k', '{')", lambda r: r.memo("a1"), "memo k of 'a1'"),
+    "a deep memo": ("INSERT INTO agent_memo VALUES ('a1', 'k', :deep)", lambda r: r.memo("a1"), "memo k of 'a1'"),
+    "a profile": ("INSERT INTO agent_memo VALUES ('profiles', '1', '7')", lambda r: r.profile(1), "profile of"),
+    "a live row": (
+        "INSERT INTO live VALUES ('a1', '', '', 0, '', '', '', '', 'x', 0)",
+        lambda r: r.live(),
+        "live row of agent a1",
+    ),
+    "an event": ("UPDATE events SET data = 7 WHERE seq = 2", lambda r: r.events(0), "event 2"),
+    "the settings": ("UPDATE campaign SET config = 7", lambda r: r.campaign(), "campaign's settings"),
+    "the device": ("UPDATE campaign SET device_facts = '{'", lambda r: r.campaign(), "campaign's device"),
+}
+
+
+@pytest.mark.parametrize("name", list(UNREADABLE))
+async def test_a_row_that_cannot_be_read_is_one_clear_line(name: str, writer: StoreWriter) -> None:
+    await writer.commit_verdict(keep())
+    damage, ask, says = UNREADABLE[name]
+    values = {"blob": zlib.compress(b"{}"), "deep": "[" * 100_000 + "]" * 100_000}
+    await writer.transact(lambda tx: tx.connection.execute(damage, values))
+    with StoreReader(writer.path) as reader, pytest.raises(StoreError, match=says) as raised:
+        ask(reader)
+    assert str(writer.path) in raised.value.message and "\n" not in raised.value.message
+
+
+async def test_parameters_of_early_campaigns_that_hold_nan_are_read(writer: StoreWriter) -> None:
+    await writer.commit_verdict(keep())
+    await writer.transact(lambda tx: tx.connection.execute("UPDATE candidates SET parameters = '{\"a\": NaN}'"))
+    with StoreReader(writer.path) as reader:
+        row = reader.candidate(1)
+    assert row is not None and row.parameters["a"] != row.parameters["a"]
+
+
+async def test_a_summary_of_another_version_is_folded_anew(writer: StoreWriter) -> None:
+    await writer.transact(lambda tx: tx.connection.execute('UPDATE current SET summary = \'{"seq": "x"}\''))
+    with StoreReader(writer.path) as reader:
+        assert reader.summary() == writer.summary
 
 
 async def test_a_reader_that_stays_does_not_keep_the_log_from_shrinking(writer: StoreWriter) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import sqlite3
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,13 +17,12 @@ from engine.records import Baselines, DeviceFacts, Outcome, Sample
 from engine.store import events as ev
 from engine.store import memories
 from engine.store.create import create_database
-from engine.store.fold import fold_all
 from engine.store.ledger import OverBudget
 from engine.store.reader import StoreReader
-from engine.store.rows import MemoryWrite
+from engine.store.rows import Addition, Compared, MemoryWrite
 from engine.store.tx import Tx
 from engine.store.writer import StoreWriter
-from tests.fixtures.store_records import BASELINES, SEED, keep, other, row, started
+from tests.fixtures.store_records import BASELINES, SEED, archived, fold_all, keep, learning, other, row, started
 
 
 async def test_a_new_campaign_holds_its_row_its_seed_and_its_first_event(folder: Path) -> None:
@@ -55,11 +55,11 @@ async def test_a_verdict_is_one_transaction_with_everything_it_says(writer: Stor
         assert reader.evaluation(1) == record.evaluation
         assert (reader.prompt(1), reader.reply(1)) == ("the prompt", "the reply")
         assert [result.uuid for result in reader.workloads(1)] == ["w0", "w1"]
-        assert [(entry.kind, entry.candidate) for entry in reader.archive()] == [("best", 1), ("accepted", 1)]
-        assert [(entry.id, entry.candidate) for entry in reader.memory("win")] == [(committed.memory[0], 1)]
+        assert archived(writer.path) == archived(writer.path, "accepted") == [("a1", 1, False)]
+        assert [(entry.id, entry.candidate) for entry in reader.memory("win")] == [(1, 1)]
         assert reader.memo("a1") == {"line": [1, 2]}
         kinds = [type(stored.event).__name__ for stored in reader.events(3)]
-        assert kinds == ["Verdict", "MemoryAdded", "Attention"]
+        assert kinds == ["Verdict", "Attention", "MemoryAdded"]
         assert reader.summary() == writer.summary
 
 
@@ -108,9 +108,9 @@ async def test_an_oversized_memory_field_refuses_the_whole_verdict(writer: Store
         kind="win", kernel_type="norm", strategy="s" * 161, reflection="", agent="a1", device="a CPU"
     )
     with pytest.raises(BadInput, match="161 characters"):
-        await writer.commit_verdict(keep(memory=(entry,)))
+        await writer.commit_verdict(keep(then=learning(entry)))
     with StoreReader(writer.path) as reader:
-        assert reader.candidates() == [] and reader.archive() == []
+        assert reader.candidates() == [] and archived(writer.path) == []
 
 
 async def test_a_veto_gives_the_best_back_and_expires_its_wins(writer: StoreWriter) -> None:
@@ -122,8 +122,7 @@ async def test_a_veto_gives_the_best_back_and_expires_its_wins(writer: StoreWrit
     assert (vetoed.best, vetoed.best_ms) == (1, 1.0)
     assert (writer.summary.best, writer.summary.agents["a1"].best, writer.summary.wins) == (1, 1, 1)
     with StoreReader(writer.path) as reader:
-        assert [entry.candidate for entry in reader.archive("a1", "best")] == [1]
-        assert [entry.candidate for entry in reader.archive("a1", "best", include_vetoed=True)] == [1, 2]
+        assert archived(writer.path) == [("a1", 1, False), ("a1", 2, True)]
         assert [entry.candidate for entry in reader.memory("win")] == [1]
     with pytest.raises(BadInput, match="vetoed before"):
         await writer.edit("veto", 2)
@@ -154,6 +153,29 @@ async def test_near_duplicates_are_counted_and_not_stored(writer: StoreWriter) -
     assert writer.summary.wins == 1
 
 
+async def test_entries_added_together_meet_the_retention_one_after_the_other(writer: StoreWriter) -> None:
+    """The newest two stay, twins by strategy are merged, an entry of strategy "never" has no room."""
+
+    def rule(live: Sequence[Compared], new: Compared) -> Addition:
+        assert [other.id for other in live] == sorted((other.id for other in live), reverse=True)
+        twin = next((other.id for other in live if other.strategy == new.strategy), None)
+        if twin is not None or new.strategy == "never":
+            return Addition(store=False, merge_into=twin)
+        return Addition(store=True, expire=tuple(other.id for other in live[1:] if not other.pinned))
+
+    def traps(*strategies: str) -> list[MemoryWrite]:
+        common = {"kind": "trap", "kernel_type": "norm", "reflection": "", "agent": "a1", "device": "a CPU"}
+        return [MemoryWrite(strategy=strategy, **common) for strategy in strategies]
+
+    await writer.transact(lambda tx: memories.remember(tx, traps("a", "b"), rule))
+    await writer.edit("memory.pin", 1)
+    await writer.transact(lambda tx: memories.remember(tx, traps("b", "c", "never", "c", "d", "e"), rule))
+    with StoreReader(writer.path) as reader:
+        assert [(entry.strategy, entry.merged) for entry in reader.memory()] == [("e", 1), ("d", 1), ("a", 1)]
+        gone = [(entry.strategy, entry.merged, entry.expired_why) for entry in reader.expired_memory()]
+        assert gone == [("c", 2, "retention"), ("b", 2, "retention")]
+
+
 async def test_pins_notes_and_expiry_are_decisions_in_the_log(writer: StoreWriter) -> None:
     await writer.commit_verdict(keep())
     await writer.edit("memory.pin", 1)
@@ -163,7 +185,7 @@ async def test_pins_notes_and_expiry_are_decisions_in_the_log(writer: StoreWrite
         await writer.edit("memory.expire", 1)
     with StoreReader(writer.path) as reader:
         assert reader.memory() == []
-        entry = reader.memory(include_expired=True)[0]
+        entry = reader.expired_memory()[0]
         assert (entry.pinned, entry.note, entry.expired_why) == (True, "checked by hand", "user")
     assert writer.summary.wins == 0
     with pytest.raises(BadInput, match="no memory entry 99"):
@@ -175,9 +197,11 @@ async def test_pins_notes_and_expiry_are_decisions_in_the_log(writer: StoreWrite
 
 async def test_then_runs_in_the_verdicts_own_transaction(writer: StoreWriter) -> None:
     def retire(tx: Tx, number: int) -> None:
-        for entry in memories.select(tx.connection, "win")[1:]:
-            memories.expire(tx, entry.id, "retention")
+        memories.add(tx, MemoryWrite(candidate=number, **win))
+        for identity, *_ in memories.live(tx.connection, "win")[1:]:
+            memories.expire(tx, identity, "retention")
 
+    win = {"kind": "win", "kernel_type": "t", "strategy": "s", "reflection": "", "agent": "a1", "device": "a CPU"}
     for position in (1, 2, 3):
         await writer.commit_verdict(keep(position=position, ms=1.0 / position, then=retire))
     with StoreReader(writer.path) as reader:

@@ -22,6 +22,7 @@ from engine.store import samples, verdicts
 from engine.store.create import create_database, open_database
 from engine.store.rows import CampaignRow, LiveRow, MemoryWrite, VerdictRecord
 from engine.store.tx import Tx, transaction
+from tests.fixtures.store_records import learning
 
 START = 1_780_000_000.0
 REFERENCE_MS, BOUND_MS = 0.1190, 0.0520
@@ -286,7 +287,7 @@ class _Teller:
             reply=f"Hypothesis: {hypothesis}\n\n```python\n{_source(number)}```\n",
             tokens_in=4100 if self.story.cost else 0,
             tokens_out=1100 if self.story.cost else 0,
-            memory=self._memory(agent, outcome, before, latency),
+            then=learning(*self._memory(agent, outcome, before, latency)),
         )
         verdicts.commit(tx, record_)
         if outcome is Outcome.KEEP and latency is not None:

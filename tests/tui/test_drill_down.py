@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import re
 
+from engine.store import memories
+from engine.store.offline import edit
+from engine.store.rows import MemoryWrite
 from kernelarc_tui.screens.candidate import CandidateScreen
 from kernelarc_tui.screens.live import Live
+from kernelarc_tui.widgets.memory import MemoryPanel
 
 
 async def test_enter_opens_the_candidate_with_its_reason_in_full(engine, show):
@@ -138,6 +142,46 @@ async def test_memory_is_filtered_sorted_and_leads_to_its_candidate(engine, show
         await screen.until(lambda: isinstance(screen.app.screen, CandidateScreen))
         await screen.press("q", "slash", "ctrl+u", "enter", "o")
         await screen.sees("speed-up first")
+
+
+async def test_memory_shows_all_that_is_in_recall_and_what_expired_page_by_page(ended, show, monkeypatch):
+    """One win from before 1,100 traps, of which sixteen are left."""
+    from kernelarc_tui.screens import memory as screen_module
+
+    def learn(tx):
+        tx.connection.execute("DELETE FROM memory")
+        common = {"kernel_type": "norm", "reflection": "", "agent": "1", "device": "a CPU"}
+        memories.add(tx, MemoryWrite(kind="win", strategy="the first win", **common))
+        for number in range(1100):
+            memories.add(tx, MemoryWrite(kind="trap", strategy=f"trap {number}", **common))
+        for identity in range(2, 1086):
+            memories.expire(tx, identity, "retention")
+
+    edit(ended, learn)
+    monkeypatch.setattr(screen_module, "PAGE", 40)
+    async with show(ended) as screen:
+        await screen.press("m")
+        await screen.sees("the first win")
+
+        def shown():
+            return len(screen.app.screen.query_one(MemoryPanel).entries)
+
+        assert shown() == 17
+        reads = []
+        real = screen.app.session.reader.expired_memory
+        monkeypatch.setattr(
+            screen.app.session.reader, "expired_memory", lambda **how: reads.append(how) or real(**how)
+        )
+        for _ in range(20):
+            screen.app.show_view(screen.app.session.view)
+        assert reads == [], "another view of the same memory costs no read"
+        await screen.press("e")
+        assert shown() == 57
+        for _ in range(20):
+            screen.app.show_view(screen.app.session.view)
+        assert len(reads) == 1
+        await screen.press("end")
+        await screen.until(lambda: shown() == 97)
 
 
 async def test_enter_on_a_memory_row_opens_the_browser_there(engine, show):

@@ -21,6 +21,7 @@ from kernelarc_tui.safe import one_line, source_lines
 from kernelarc_tui.screens.candidate import CandidateScreen
 from kernelarc_tui.screens.live import Live
 from kernelarc_tui.widgets.text_pane import TextPane
+from tests.fixtures.store_records import learning
 
 HOSTILE = {
     "markup": "[bold red]x[/] [/nothing] [@click=app.exit]y[/] $primary [[",
@@ -121,7 +122,7 @@ def _verdict(text: str) -> VerdictRecord:
         reply=text,
         predicted_change=text[:200],
         parameters={text[:50]: text[:50]},
-        memory=(memory,),
+        then=learning(memory),
     )
 
 
