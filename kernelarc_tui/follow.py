@@ -19,6 +19,7 @@ from engine.records import CampaignState, Sample
 from engine.store.campaigns import campaign_state
 from engine.store.reader import StoreReader
 from engine.store.summary import Summary
+from engine.text import one_line
 from kernelarc_tui import clock
 from kernelarc_tui.view import Point, View
 
@@ -27,6 +28,8 @@ POLL_ENDED_S = 0.5  # while no engine runs
 POLL_BLURRED_S = 1.0
 PUBLISH_S = 0.25
 ALIVE_S = 2.0  # how often a silent store is checked for an engine that went away
+LOST_S = 2.0
+PROBLEM_LIMIT = 500
 HISTORY = 240  # samples kept a device
 MEMORY_KINDS = ("MemoryAdded", "MemoryExpired", "MemoryPinned", "MemoryNoted", "Vetoed")
 
@@ -64,6 +67,11 @@ class ViewReader:
             points=self._points,
             last_seq=last_seq,
         )
+        return self._view
+
+    @property
+    def last(self) -> View:
+        """The view that was read last."""
         return self._view
 
     @property
@@ -154,7 +162,9 @@ class Follower:
                     if again is not None:
                         self._publish(again)
             except StoreError as error:
-                self._lost(error)
+                self._lost(error.message)
+            except Exception as error:  # noqa: BLE001 - the screen's worker: a view that stands still says why
+                self._lost(f"fault.view: {type(error).__name__}: {error}")
 
     def _idle(self) -> float:
         """Until the store is looked at again."""
@@ -170,13 +180,13 @@ class Follower:
             self._views = ViewReader(self.folder, StoreReader(self.folder))
         return self._views
 
-    def _lost(self, error: StoreError) -> None:
-        """The store went away or is a newer one: say so, and try again slowly."""
-        view = View(problem=error.message, now=clock.now())
+    def _lost(self, why: str) -> None:
+        """The store went away, is a newer one or holds what cannot be read: say so, and try again slowly."""
+        view = View(problem=one_line(why, PROBLEM_LIMIT), now=clock.now())
         if self._views is not None:
-            view = replace(self._views._view, problem=error.message, now=clock.now())
+            view = replace(self._views.last, problem=view.problem, now=view.now)
             with contextlib.suppress(StoreError):
                 self._views.reader.close()
         self._views = None
         self._publish(view)
-        self._stop.wait(2.0)
+        self._stop.wait(LOST_S)

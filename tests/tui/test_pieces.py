@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
+from contextlib import closing
+
 import pytest
 from rich.cells import cell_len
 
@@ -248,6 +252,47 @@ def test_a_store_that_disappears_is_said_and_not_fatal(campaign):
     assert arrived.wait(5)
     follower.stop()
     assert "there is no campaign database" in seen[-1].problem
+
+
+@pytest.fixture
+def followed(campaign, monkeypatch):
+    """A follower of the campaign, and every view that it handed over."""
+    from kernelarc_tui import follow
+
+    monkeypatch.setattr(follow, "LOST_S", 0.1)
+    monkeypatch.setattr(follow, "POLL_ENDED_S", 0.05)
+    monkeypatch.setattr(follow, "ALIVE_S", 0.1)
+    seen = []
+    follower = follow.Follower(campaign, seen.append)
+    follower.first()
+    follower.start()
+    yield follower, seen
+    follower.stop()
+
+
+def _until(condition, timeout_s=5.0):
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_row_that_cannot_be_read_is_said_and_the_view_goes_on_when_it_is_gone(campaign, followed):
+    _, seen = followed
+    with closing(sqlite3.connect(campaign / "campaign.db", isolation_level=None)) as connection:
+        connection.execute("INSERT INTO samples VALUES ('cpu', 1e12, '{}')")
+        _until(lambda: seen and "sample of cpu" in seen[-1].problem)
+        assert seen[-1].summary.candidates == 63, "with the last view that could be read"
+        connection.execute("DELETE FROM samples WHERE at = 1e12")
+        _until(lambda: not seen[-1].problem)
+
+
+def test_a_defect_in_a_view_is_said_and_ends_nothing(followed, monkeypatch):
+    _, seen = followed
+    with monkeypatch.context() as patch:
+        patch.setattr("kernelarc_tui.follow.campaign_state", lambda *given: 1 // 0)
+        _until(lambda: seen and "fault.view: ZeroDivisionError" in seen[-1].problem)
+    _until(lambda: not seen[-1].problem)
 
 
 # Themes
