@@ -10,16 +10,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
+import string
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from statistics import median
 
+from engine.config import CampaignConfig
+from engine.memory import adding
 from engine.records import Outcome
+from engine.store import memories
+from engine.store.create import open_database
 from engine.store.reader import StoreReader
+from engine.store.rows import MemoryWrite
+from engine.store.tx import transaction
 from engine.store.writer import StoreWriter
 from tests.fixtures.recorded import record_campaign
 from tests.fixtures.store_records import keep, other
@@ -95,6 +105,25 @@ async def commits(folder: Path, count: int) -> dict[str, float]:
     }
 
 
+def remembering(path: Path, entries: int) -> float:
+    """Milliseconds of one entry more under an unbounded retention, with so many live ones of 135 words each."""
+    rng = random.Random(0)
+    words = ["".join(rng.choices(string.ascii_lowercase, k=6)) for _ in range(2000)]
+
+    def entry() -> MemoryWrite:
+        idea, why = (" ".join(rng.choices(words, k=k)) for k in (15, 120))
+        common = {"kernel_type": "load", "agent": "a1", "device": "a CPU", "error": "wrong.numerical"}
+        return MemoryWrite(kind="trap", strategy=idea, reflection=why, **common)
+
+    rule = partial(adding, config=CampaignConfig(wins=None, traps=None))
+    connection, summary = open_database(path)
+    with closing(connection), transaction(connection, summary, time.time()) as tx:
+        for _ in range(entries):
+            memories.add(tx, entry())
+        memories.remember(tx, [entry()], rule)
+        return timed(lambda: memories.remember(tx, [entry()], rule))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--candidates", type=int, default=5000)
@@ -132,6 +161,7 @@ def main() -> None:
         opened = timed(lambda: asyncio.run(open_and_close(folder)), 5)
         figures["engine_open_ms"] = opened
         figures |= asyncio.run(commits(folder, options.commits))
+        figures["remember_at_3000_ms"] = remembering(folder / "campaign.db", 3000)
     print(json.dumps({name: round(value, 3) for name, value in figures.items()}, indent=1))
 
 
