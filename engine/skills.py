@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from engine.decoding import MissingFile, parse_yaml, read_text, read_yaml
 from engine.errors import BadInput
 from engine.paths import config_dir
 from engine.records import DeviceFacts
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 INDEX = "playbook-index"
 MAP_FILE = "eligibility.yaml"
-T = TypeVar("T")
 CPU_LANGUAGES = ("pytorch",)
 
 
@@ -113,17 +113,17 @@ def skill_dirs() -> list[Path]:
 
 
 def load_skills(dirs: Iterable[Path] | None = None) -> SkillSet:
-    """Read every ``<dir>/<name>/SKILL.md``. Never raises for a broken document."""
+    """Read every ``<dir>/<name>/SKILL.md``. Never raises for what is in a folder: that is ``broken``."""
     skills: dict[str, Skill] = {}
     broken: list[BrokenSkill] = []
     for folder in skill_dirs() if dirs is None else dirs:
-        if not folder.is_dir():
-            continue
-        for entry in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
+        for entry in _entries(folder, broken):
             try:
                 skills[entry.name] = read_skill(entry)
             except BadInput as error:
                 broken.append(BrokenSkill(name=entry.name, path=str(entry), why=error.message))
+            except OSError as error:
+                broken.append(_unreadable(entry, error))
     mapping = EligibilityMap()
     try:
         mapping = _read_map(skills.get(INDEX))
@@ -136,15 +136,27 @@ def load_skills(dirs: Iterable[Path] | None = None) -> SkillSet:
     )
 
 
+def _entries(folder: Path, broken: list[BrokenSkill]) -> list[Path]:
+    try:
+        if not folder.is_dir():
+            return []
+        return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    except OSError as error:
+        broken.append(_unreadable(folder, error))
+        return []
+
+
+def _unreadable(path: Path, error: OSError) -> BrokenSkill:
+    return BrokenSkill(name=path.name, path=str(path), why=f"{path}: cannot be read ({error.strerror})")
+
+
 def read_skill(folder: Path) -> Skill:
     """Raises :class:`BadInput` naming the file and the field."""
     path = folder / "SKILL.md"
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+        text = read_text(path)
+    except MissingFile:
         raise BadInput("no SKILL.md", where=str(folder), fix="add one, or remove the folder") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot be read ({error})", where=str(path)) from None
     header, body = _split_frontmatter(text, path)
     name, description = _text_field(header, "name", path), _text_field(header, "description", path)
     if name != folder.name:
@@ -232,46 +244,21 @@ def _read_map(index: Skill | None) -> EligibilityMap:
     path = Path(index.folder) / MAP_FILE if index else None
     if path is None or not path.is_file():
         return EligibilityMap()
-    return read_yaml(path, EligibilityMap)
-
-
-def read_yaml(path: Path, kind: type[T]) -> T:
-    """Decode a YAML file into ``kind``. Raises :class:`BadInput` naming file, line or field."""
-    import yaml
-
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return msgspec.convert(raw, kind)
-    except yaml.YAMLError as error:
-        raise BadInput(f"is not valid YAML ({_yaml_line(error)})", where=str(path)) from None
-    except msgspec.ValidationError as error:
-        raise BadInput(str(error), where=str(path)) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot be read ({error})", where=str(path)) from None
+    return read_yaml(path, EligibilityMap)  # type: ignore[no-any-return]
 
 
 def _split_frontmatter(text: str, path: Path) -> tuple[dict[str, Any], str]:
-    import yaml
-
     lines = text.lstrip("\ufeff").split("\n")
     if not lines or lines[0].strip() != "---":
         raise BadInput("no YAML frontmatter", where=str(path), fix="start the file with a '---' block")
     end = next((i for i, line in enumerate(lines[1:], 1) if line.strip() == "---"), None)
     if end is None:
         raise BadInput("the frontmatter has no closing '---'", where=str(path))
-    try:
-        header = yaml.safe_load("\n".join(lines[1:end]))
-    except yaml.YAMLError as error:
-        raise BadInput(f"frontmatter is not valid YAML ({_yaml_line(error)})", where=str(path)) from None
+    what = "frontmatter is not valid YAML"
+    header = parse_yaml("\n".join(lines[1:end]), where=str(path), what=what, above=1)
     if not isinstance(header, dict):
         raise BadInput("frontmatter is not a mapping", where=str(path))
     return header, "\n".join(lines[end + 1 :])
-
-
-def _yaml_line(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
-    return f"line {mark.line + 1}: {problem}" if mark else " ".join(problem.split())
 
 
 def _text_field(header: dict[str, Any], key: str, path: Path) -> str:

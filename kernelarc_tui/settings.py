@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from engine.decoding import MissingFile, decode_json, read_yaml
 from engine.errors import BadInput
 from engine.paths import config_dir
 
@@ -71,8 +72,8 @@ def remember(name: str, value: Any) -> None:
 
 def _remembered() -> dict[str, Any]:
     try:
-        kept = msgspec.json.decode((config_dir() / "remembered.json").read_bytes())
-    except (OSError, msgspec.MsgspecError):
+        kept = decode_json((config_dir() / "remembered.json").read_bytes(), where="remembered.json")
+    except (OSError, BadInput):
         return {}
     if not isinstance(kept, dict):
         return {}
@@ -86,17 +87,9 @@ def _remembered() -> dict[str, Any]:
 
 def _from_file(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+        found = read_yaml(path)
+    except MissingFile:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot be read ({error})", where=str(path)) from error
-    import yaml
-
-    try:
-        found = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise BadInput(f"is not YAML ({str(error).splitlines()[0]})", where=str(path)) from error
     if found is None:
         return {}
     if not isinstance(found, dict):

@@ -14,6 +14,7 @@ import msgspec
 from textual.color import Color
 from textual.theme import Theme
 
+from engine.decoding import read_yaml
 from engine.errors import BadInput
 from engine.paths import config_dir
 from engine.resources import resource_dir
@@ -80,19 +81,7 @@ def theme_files() -> dict[str, Path]:
 
 def load_theme(path: Path) -> Theme:
     """Read and check one theme file. Raises BadInput naming file, field and fix."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
-        spec = msgspec.convert(raw, ThemeFile)
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot be read ({error})", where=str(path)) from error
-    except yaml.YAMLError as error:
-        raise BadInput(f"is not YAML ({str(error).splitlines()[0]})", where=str(path)) from error
-    except msgspec.ValidationError as error:
-        raise BadInput(str(error), where=str(path), fix="see themes/arc.yaml for every key") from error
-    return _theme(spec, path)
+    return _theme(read_yaml(path, ThemeFile, fix="see themes/arc.yaml for every key"), path)
 
 
 def load_themes() -> tuple[list[Theme], list[str]]:

@@ -13,6 +13,7 @@ import msgspec
 
 from engine import paths
 from engine.control.protocol import Answer, Command
+from engine.decoding import decode_json
 from engine.errors import BadInput, Fault
 from engine.store import offline
 from engine.store.lock import being_edited, engine_alive
@@ -22,7 +23,6 @@ EDIT_WAIT_S = 5.0
 AGAIN_S = 0.05
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Answer).decode
 
 
 class Unreachable(Fault):
@@ -118,9 +118,9 @@ def _answer(folder: Path, line: bytes) -> Answer:
     if not line:
         raise _gone(folder)
     try:
-        return _decode(line)
-    except msgspec.MsgspecError as error:
-        raise Fault("fault.engine", f"{folder.name}: the engine's answer cannot be read ({error})") from error
+        return decode_json(line, where="the engine", kind=Answer)  # type: ignore[no-any-return]
+    except BadInput as error:
+        raise Fault("fault.engine", f"{folder.name}: the engine's answer cannot be read ({error.what})") from error
 
 
 def _silent(folder: Path, timeout_s: float) -> Fault:

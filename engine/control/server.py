@@ -14,7 +14,8 @@ import msgspec
 
 from engine import paths
 from engine.control.protocol import VERBS, Answer, Command
-from engine.errors import Fault, KernelArcError
+from engine.decoding import decode_json
+from engine.errors import BadInput, Fault, KernelArcError
 from engine.store.lock import held_here
 
 LINE_LIMIT = 64 << 10
@@ -26,7 +27,6 @@ log = logging.getLogger("kernelarc.engine")
 Handler = Callable[[Command], Awaitable[Answer]]
 Recall = Callable[[str], Awaitable[Answer | None]]
 
-_decode = msgspec.json.Decoder(Command).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -121,9 +121,9 @@ class ControlServer:
 
     async def _answer_line(self, line: bytes, writer: asyncio.StreamWriter) -> None:
         try:
-            command = _decode(line)
-        except msgspec.MsgspecError as error:
-            await self._reply(writer, _refusal("", f"not a command: {error}"))
+            command: Command = decode_json(line, where="", kind=Command, what="not a command")
+        except BadInput as error:
+            await self._reply(writer, _refusal("", error.message))
             return
         if command.verb not in VERBS:
             answer = _refusal(command.id, f"unknown command {command.verb!r}; known are {', '.join(VERBS)}")

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from engine.decoding import decode_json
+from engine.errors import BadInput
 from engine.hardware.peaks import Peaks, find_peaks
 from engine.hardware.roofline import workload_bound
 from engine.paths import cache_dir
@@ -48,8 +50,9 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
 def kept_ceilings(facts: DeviceFacts) -> Ceilings | None:
     """The ceilings of this device as they were measured before, or ``None``. Measures nothing."""
     try:
-        return msgspec.json.decode(_file(facts).read_bytes(), type=Ceilings)
-    except (OSError, msgspec.MsgspecError):
+        file = _file(facts)
+        return decode_json(file.read_bytes(), where=str(file), kind=Ceilings)  # type: ignore[no-any-return]
+    except (OSError, BadInput):
         return None
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from engine.decoding import decode_json
+from engine.errors import BadInput
 from engine.hardware.peaks import Peaks, find_peaks, require_peaks
 from engine.problems.model import Problem, Tolerance, Workload
 
@@ -183,8 +185,8 @@ def file_bounds(problem: Problem, gpu_name: str) -> dict[str, FileBound]:
     if file is None or not file.is_file():
         return {}
     try:
-        content = msgspec.json.decode(_limited(file), type=_BoundsFile)
-    except (msgspec.MsgspecError, OSError):
+        content: _BoundsFile = decode_json(_limited(file), where=str(file), kind=_BoundsFile)
+    except (BadInput, OSError):
         return {}
     theirs, ours = find_peaks(content.hardware), find_peaks(gpu_name)
     if theirs is None or ours is None or theirs.name != ours.name:

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from engine.decoding import decode_json
 from engine.errors import BadInput
 
 _MAX_HEADER = 64 * 1024 * 1024
@@ -54,13 +55,13 @@ def _read_header(file: Path, mtime_ns: int, size: int) -> dict[str, TensorHeader
             length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
             if not 2 <= length <= min(_MAX_HEADER, size):
                 raise BadInput("not a safetensors file", where=str(file), fix="download it again")
-            raw: dict[str, msgspec.Raw] = msgspec.json.decode(stream.read(length), type=dict[str, msgspec.Raw])
-        return {
-            name: msgspec.json.decode(entry, type=TensorHeader)
-            for name, entry in raw.items()
-            if name != "__metadata__"
-        }
-    except msgspec.MsgspecError:
-        raise BadInput("the safetensors header cannot be read", where=str(file), fix="download it again") from None
+            header = stream.read(length)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", where=str(file)) from None
+    said = {"where": str(file), "what": "the safetensors header cannot be read", "fix": "download it again"}
+    raw: dict[str, msgspec.Raw] = decode_json(header, kind=dict[str, msgspec.Raw], **said)
+    return {
+        name: decode_json(bytes(entry), kind=TensorHeader, **said)
+        for name, entry in raw.items()
+        if name != "__metadata__"
+    }

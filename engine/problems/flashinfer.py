@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from engine.decoding import decode_json
 from engine.errors import BadInput
 from engine.problems.importing import Draft
 from engine.problems.reference import parse_source, signature
@@ -45,10 +44,12 @@ def _root_of(file: Path) -> Path:
 def _draft(root: Path, file: Path) -> Draft:
     notes: list[str] = []
     try:
-        raw: dict[str, Any] = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+        raw: dict[str, Any] = decode_json(
+            file.read_bytes(), where=str(file), kind=dict[str, Any], what="cannot be read"
+        )
         definition = _definition(raw, notes)
         workloads = _workloads(root, str(definition.get("op_type") or ""), file.stem, notes)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except OSError as error:
         return Draft(name=file.stem, error=f"{file}: cannot be read: {error}")
     except BadInput as error:
         return Draft(name=file.stem, error=error.message)
@@ -93,10 +94,11 @@ def _workloads(root: Path, op_type: str, name: str, notes: list[str]) -> list[di
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         if not line.strip():
             continue
-        entry = msgspec.json.decode(line, type=dict[str, Any])
+        where = f"{file}:{number}"
+        entry = decode_json(line, where=where, kind=dict[str, Any], what="cannot be read")
         workload = entry.get("workload", entry)
         if not isinstance(workload, dict):
-            raise BadInput("workload is missing", where=f"{file}:{number}")
+            raise BadInput("workload is missing", where=where)
         workloads.append(_workload(workload, op_type, root))
     notes.append("tolerances are SOL-ExecBench's defaults: the dataset has none")
     return workloads

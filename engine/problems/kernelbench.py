@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from engine.decoding import decode_json
 from engine.errors import BadInput, Fault
 from engine.problems.importing import Draft
 from engine.problems.reference import parse_source
@@ -71,10 +72,10 @@ def _source_text(file: Path) -> str | None:
 def _draft(file: Path, text: str) -> Draft:
     try:
         answer = run_once("engine.problems.kernelbench_child", text.encode(), TIMEOUT_S)
-        description = msgspec.json.decode(answer, type=Description)
+        description: Description = decode_json(answer, where=str(file), kind=Description)
     except Fault as error:
         return Draft(name=file.stem, error=f"{file}: {error.detail}")
-    except msgspec.MsgspecError:
+    except BadInput:
         return Draft(name=file.stem, error=f"{file}: the conversion gave no readable answer")
     if description.error:
         return Draft(name=file.stem, error=f"{file}: {one_line(description.error)}")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from engine.decoding import decode_json
 from engine.errors import BadInput
 from engine.problems.model import (
     Axis,
@@ -94,10 +95,7 @@ def problem_to_json(problem: Problem) -> bytes:
 
 def problem_from_json(data: bytes) -> Problem:
     """Decode :func:`problem_to_json`'s document. Raises :class:`BadInput` if it is something else."""
-    try:
-        return msgspec.json.decode(data, type=Problem)
-    except msgspec.MsgspecError as error:
-        raise BadInput(f"not a stored problem: {error}", where="problem.json") from None
+    return decode_json(data, where="problem.json", kind=Problem, what="not a stored problem")  # type: ignore[no-any-return]
 
 
 def parse_definition(raw: Any, where: str, unknown: Counter[str] | None = None) -> Definition:
@@ -180,10 +178,7 @@ def _read(path: Path) -> bytes:
 
 
 def _decode(data: bytes, where: str) -> Any:
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"not valid JSON: {error}", where=where, fix="correct the syntax") from None
+    return decode_json(data, where=where, what="not valid JSON", fix="correct the syntax")
 
 
 def _definition(folder: Path, unknown: Counter[str]) -> Definition:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from engine.decoding import decode_json
 from engine.errors import BadInput, Fault
 from engine.problems.check import problem_paths
 from engine.problems.importing import Draft, guarded
@@ -35,10 +34,10 @@ def sol_drafts(source: Path) -> Iterator[Draft]:
 
 def _from_folder(folder: Path) -> Draft:
     try:
-        definition = msgspec.json.decode((folder / "definition.json").read_bytes())
-        lines = (folder / "workload.jsonl").read_bytes().splitlines()
-        workloads = [msgspec.json.decode(line) for line in lines if line.strip()]
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        definition = decode_json((folder / "definition.json").read_bytes(), where="definition.json")
+        lines = enumerate((folder / "workload.jsonl").read_bytes().splitlines(), start=1)
+        workloads = [decode_json(line, where=f"workload.jsonl:{n}") for n, line in lines if line.strip()]
+    except (OSError, BadInput) as error:
         return Draft(name=folder.name, error=f"{folder}: cannot be read: {error}")
     if not isinstance(definition, dict) or not all(isinstance(workload, dict) for workload in workloads):
         return Draft(name=folder.name, error=f"{folder}: definition and workloads must be JSON objects")
@@ -69,9 +68,12 @@ def draft_of_row(row: dict[str, Any], where: str) -> Draft:
     for column in _JSON_COLUMNS:
         value = row.get(column)
         try:
-            decoded[column] = msgspec.json.decode(value) if isinstance(value, str | bytes) else value
-        except msgspec.DecodeError as error:
-            return Draft(name=name, error=f"{where}: column {column} is not JSON: {error}")
+            what = f"column {column} is not JSON"
+            decoded[column] = value
+            if isinstance(value, str | bytes):
+                decoded[column] = decode_json(value, where=where, what=what)
+        except BadInput as error:
+            return Draft(name=name, error=error.message)
         if decoded[column] is None:
             return Draft(name=name, error=f"{where}: column {column} is missing")
     workloads = decoded.pop("workloads")

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from engine.decoding import decode_json
 from engine.errors import BadInput
 from engine.problems.model import Problem
 from engine.problems.reference import parse_source, signature
@@ -99,10 +100,7 @@ def solution_from_json(data: bytes, where: str = "solution.json", folder: Path |
 
     An empty ``content`` is filled from the file of that name in ``folder``.
     """
-    try:
-        raw: Any = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"not valid JSON: {error}", where=where, fix="correct the syntax") from None
+    raw = decode_json(data, where=where, what="not valid JSON", fix="correct the syntax")
     if not isinstance(raw, dict):
         raise BadInput("a solution must be one JSON object", where=where)
     raw = _normalised(raw, folder)

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from engine.decoding import decode_json
+from engine.errors import BadInput
 from engine.records import KernelFacts
 from engine.text import one_line
 
@@ -51,8 +53,8 @@ def parse_resources(text: str) -> dict[str, Resources]:
 def parse_triton(data: bytes) -> TritonKernel | None:
     """A ``.json`` of Triton's cache, or ``None`` if it describes no kernel."""
     try:
-        return msgspec.json.decode(data, type=TritonKernel)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return decode_json(data, where="a file of Triton's cache", kind=TritonKernel)  # type: ignore[no-any-return]
+    except BadInput:
         return None
 
 
@@ -70,8 +72,8 @@ class _Trace(msgspec.Struct, frozen=True):
 
 
 def parse_trace(data: bytes) -> list[KernelFacts]:
-    """Kernels, copies and fills of a Chrome trace, in its order. Raises ``msgspec.MsgspecError``."""
-    events = msgspec.json.decode(data, type=_Trace).traceEvents
+    """Kernels, copies and fills of a Chrome trace, in its order. Raises :class:`BadInput`."""
+    events = decode_json(data, where="the profiler's trace", kind=_Trace).traceEvents
     wanted = [event for event in events if event.cat in ("kernel", "gpu_memcpy", "gpu_memset")]
     return [
         KernelFacts(

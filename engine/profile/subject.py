@@ -25,6 +25,7 @@ from engine.bench import seccomp, wire
 from engine.bench.confine import SCRATCH
 from engine.bench.cuda_timer import L2Flush
 from engine.bench.harness import describe, import_entry
+from engine.errors import BadInput
 from engine.problems.axes import resolve_axes
 from engine.problems.inputs import allocate_outputs, make_inputs
 from engine.problems.load import problem_from_json
@@ -152,7 +153,7 @@ def _recorded(call: Callable[[], None], device: torch.device, notes: list[str]) 
             call()
         recorder.export_chrome_trace(file)
         return parse_trace(Path(file).read_bytes())
-    except (RuntimeError, OSError, msgspec.MsgspecError) as error:
+    except (RuntimeError, OSError, BadInput) as error:
         notes.append(f"CUPTI recorded nothing: {error}"[:300])
         return []
 

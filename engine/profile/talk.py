@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import msgspec
-
+from engine.decoding import decode_json
+from engine.errors import BadInput
 from engine.profile.wire import GO, MARK, READY, Said
 from engine.text import clean
 
@@ -96,6 +96,6 @@ class Talk:
 
 def _decoded(text: str | None) -> Said | None:
     try:
-        return msgspec.json.decode(text or "", type=Said)
-    except msgspec.MsgspecError:
+        return decode_json(text or "", where="the profiled process", kind=Said)  # type: ignore[no-any-return]
+    except BadInput:
         return None

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from engine.decoding import decode_json
 from engine.errors import BadInput
 from engine.problems.model import Problem
 from engine.problems.solution import Solution
@@ -87,15 +88,17 @@ def deal(lines: Sequence[ReplayLine], agent: str, ordinal: int, agents: int) -> 
 
 
 def read_lines(path: Path) -> list[ReplayLine]:
-    decoder = msgspec.json.Decoder(ReplayLine)
+    """The lines of a JSONL file. Raises :class:`BadInput` naming the line."""
+    try:
+        recorded = path.read_bytes().splitlines()
+    except OSError as error:
+        raise BadInput(f"cannot be read ({error.strerror})", where=str(path)) from None
     lines = []
-    for number, raw in enumerate(path.read_bytes().splitlines(), 1):
+    for number, raw in enumerate(recorded, 1):
         if not raw.strip():
             continue
-        try:
-            line = decoder.decode(raw)
-        except msgspec.DecodeError as error:
-            raise BadInput(str(error), where=f"{path}:{number}", fix="one JSON object a line") from None
+        fix = "one JSON object a line"
+        line: ReplayLine = decode_json(raw, where=f"{path}:{number}", kind=ReplayLine, fix=fix)
         if not (line.reply or line.source or line.solution):
             raise BadInput(
                 "no reply in this line", where=f"{path}:{number}", fix="give one of reply, source, solution"

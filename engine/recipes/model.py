@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from engine.decoding import read_text, read_yaml
 from engine.errors import BadInput
 from engine.problems.solution import CPP_LANGUAGES, PYTHON_LANGUAGES
-from engine.skills import BrokenSkill, SkillSet, read_yaml
+from engine.skills import BrokenSkill, SkillSet
 
 RECIPE_FILE = "recipe.yaml"
 TEMPLATES = ("kernel.py.j2", "kernel.cu.j2")
+MOST_VALUES = 4096  # of one parameter
 KINDS = ("categorical", "int", "log")
 
 Value = bool | int | float | str
@@ -124,7 +127,7 @@ def load_recipes(skills: SkillSet) -> tuple[list[Recipe], list[BrokenSkill]]:
 def read_recipe(folder: Path, skill: str) -> Recipe:
     """Raises :class:`BadInput` naming the file and the field."""
     path = folder / RECIPE_FILE
-    document = read_yaml(path, RecipeFile)
+    document: RecipeFile = read_yaml(path, RecipeFile)
     _check(document, folder, path)
     template = next((folder / name for name in TEMPLATES if (folder / name).is_file()), None)
     if template is None:
@@ -132,7 +135,7 @@ def read_recipe(folder: Path, skill: str) -> Recipe:
     return Recipe(
         skill=skill,
         file=document,
-        template=template.read_text(encoding="utf-8"),
+        template=read_text(template),
         template_name=template.name,
         folder=str(folder),
     )
@@ -142,6 +145,8 @@ def _check(document: RecipeFile, folder: Path, path: Path) -> None:
     where = str(path)
     if document.name != folder.name:
         raise BadInput(f"name is {document.name!r}", where=where, fix=f"the folder is called {folder.name!r}")
+    if not re.fullmatch(r"(\d{1,3}(\.\d{1,3})?)?", document.min_capability, re.ASCII):
+        raise BadInput(f"min-capability is {document.min_capability!r}", where=where, fix='write it as "9.0"')
     for language in document.languages:
         if language not in PYTHON_LANGUAGES + CPP_LANGUAGES:
             raise BadInput(f"languages: {language!r} is not a SOL-ExecBench language", where=where)
@@ -150,6 +155,10 @@ def _check(document: RecipeFile, folder: Path, path: Path) -> None:
             raise BadInput(f"parameters.{name}.kind is {parameter.kind!r}", where=where, fix=f"use {KINDS}")
         if parameter.kind == "log" and parameter.low < 1:
             raise BadInput(f"parameters.{name}.low is {parameter.low}", where=where, fix="a power of two ≥ 1")
+        if parameter.kind == "int" and parameter.step < 1:
+            raise BadInput(f"parameters.{name}.step is {parameter.step}", where=where, fix="a whole number ≥ 1")
+        if parameter.kind == "int" and (parameter.high - parameter.low) // parameter.step >= MOST_VALUES:
+            raise BadInput(f"parameters.{name}: more than {MOST_VALUES} values", where=where, fix="a larger step")
         if not parameter.values():
             raise BadInput(f"parameters.{name} has no values", where=where)
         if parameter.default is not None and parameter.default not in parameter.values():

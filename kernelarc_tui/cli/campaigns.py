@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from engine.config import PRESETS, CampaignConfig
+from engine.decoding import read_yaml
 from engine.errors import BadInput
 from kernelarc_tui.cli.common import CountOrAll, Positive, emit_json, json_option
 
@@ -92,7 +93,7 @@ def run(
     Example: kernelarc run masked_softmax_attention_fp32 --agents 2 --candidates 40
              kernelarc run ./my_problem --proposer llm --model openai/gpt-5 --max-cost 20
     """
-    from_file = _read_yaml(file) if file else {}
+    from_file = _settings_in(file) if file else {}
     name = name or _text_of(from_file, "name", file)
     seed_from_file = _text_of(from_file, "seed_solution", file)
     if seed_solution is None and seed_from_file:
@@ -133,15 +134,8 @@ def _text_of(settings: dict[str, Any], key: str, file: Path | None) -> str | Non
     return value
 
 
-def _read_yaml(file: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        value = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(error.strerror or "cannot be read", where=str(file)) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInput(f"is not YAML ({' '.join(str(error).split())})", where=str(file)) from None
+def _settings_in(file: Path) -> dict[str, Any]:
+    value = read_yaml(file)
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):

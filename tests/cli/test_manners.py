@@ -18,6 +18,8 @@ from engine.store.reader import StoreReader
 from engine.store.rows import MemoryWrite
 from engine.store.tx import Tx
 from kernelarc_tui.cli.campaigns import config_from
+from kernelarc_tui.settings import load_settings
+from kernelarc_tui.themes import load_theme
 from tests.fixtures.recorded import record_campaign
 
 COMMAND = [sys.executable, "-m", "kernelarc_tui"]
@@ -99,6 +101,37 @@ def test_absurd_words_are_one_line_and_exit_code_2(finished: Path, args: tuple[s
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("kernelarc: ") and done.stderr.count("\n") == 1
     assert finished.is_dir()
+
+
+YAML = {"a date": "since: 2026-13-45", "a flag": "bell: !!bool x", "depth": f"keys: {'[' * 5000}"}
+
+
+@pytest.mark.parametrize("line", YAML.values(), ids=YAML)
+def test_a_file_that_cannot_be_is_one_line_with_its_name(private_home: Path, tmp_path: Path, line: str) -> None:
+    file = tmp_path / "campaign.yaml"
+    file.write_text(f"agents: 2\n{line}\n")
+    done = run("run", "rmsnorm_residual_fp32", "-f", str(file))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"kernelarc: {file}: is not valid YAML (line 2: ")
+
+    config = private_home / "config" / "kernelarc" / "config.yaml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(f"theme: arc\n{line}\n")
+    with pytest.raises(BadInput, match=r"config\.yaml: is not valid YAML \(line 2: "):
+        load_settings()
+    theme = tmp_path / "mine.yaml"
+    theme.write_text(f"name: mine\n{line}\n")
+    with pytest.raises(BadInput, match=r"mine\.yaml: is not valid YAML \(line 2: "):
+        load_theme(theme)
+
+
+def test_a_skill_that_cannot_be_is_listed_with_its_reason(private_home: Path) -> None:
+    folder = private_home / "config" / "kernelarc" / "skills" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text("---\nname: mine\ndescription: d\nsince: 2026-13-45\n---\nText.\n")
+    done = run("skills", "list")
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert "2026-13-45" in done.stdout + done.stderr and "operator-fusion" in done.stdout
 
 
 def test_watching_as_json_is_still_one_document(finished: Path) -> None:

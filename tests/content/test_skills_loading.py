@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.recipes.model import load_recipes
 from engine.records import DeviceFacts
 from engine.resources import resource_dir
 from engine.skills import eligible, load_skills
@@ -52,6 +53,9 @@ def test_strategies_come_in_the_order_of_the_eligibility_map() -> None:
         ("name: broken\ndescription: [unclosed", "line"),
         ("name: broken\ndescription: d\nmetadata: {min-capability: ninety}", 'write it as "9.0"'),
         ("- a list", "not a mapping"),
+        ("name: broken\ndescription: d\nsince: 2026-13-45", "line 4: '2026-13-45' cannot be read as timestamp"),
+        (f"name: broken\ndescription: {'[' * 5000}", "nest"),
+        ("name: broken\ndescription: 2026-01-01", "no 'description'"),
     ],
 )
 def test_a_broken_skill_is_reported_and_hurts_no_other(tmp_path: Path, header: str, why: str) -> None:
@@ -61,6 +65,47 @@ def test_a_broken_skill_is_reported_and_hurts_no_other(tmp_path: Path, header: s
     assert set(found.skills) == {"sound"}
     (broken,) = found.broken
     assert broken.name == "broken" and why in broken.why and "SKILL.md" in broken.why
+
+
+def test_a_folder_that_cannot_be_looked_into_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_skill(tmp_path, "closed", "name: closed\ndescription: d")
+    write_skill(tmp_path, "sound", "name: sound\ndescription: d")
+    (tmp_path / "closed" / "recipes").mkdir()
+    looked = Path.iterdir
+
+    def iterdir(path: Path) -> object:
+        if path.parent.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return looked(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    found = load_skills([tmp_path])
+    assert set(found.skills) == {"sound"}
+    assert [(b.name, "Permission denied" in b.why) for b in found.broken] == [("closed", True)]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("since: 2026-13-45", "recipe.yaml: is not valid YAML (line"),
+        ("min-capability: ninety", 'write it as "9.0"'),
+        ("parameters: {a: {kind: int, low: 0, high: 8, step: 0}}", "step is 0"),
+        ("parameters: {a: {kind: int, low: 0, high: 1000000000000}}", "more than 4096 values"),
+    ],
+)
+def test_a_broken_recipe_is_reported_and_hurts_no_other(tmp_path: Path, line: str, why: str) -> None:
+    write_skill(tmp_path, "mine", "name: mine\ndescription: d")
+    for name, more in (("sound", ""), ("broken", line)):
+        folder = tmp_path / "mine" / "recipes" / name
+        folder.mkdir(parents=True)
+        (folder / "kernel.py.j2").write_text("def run(x): return x\n")
+        (folder / "recipe.yaml").write_text(
+            f"name: {name}\nfamily: f\nkernel-types: [any]\nlanguages: [pytorch]\nrule: reference\n"
+            f"description: d\nhypothesis: h\npredicted: p\n{more}\n"
+        )
+    recipes, broken = load_recipes(load_skills([tmp_path]))
+    assert [recipe.file.name for recipe in recipes] == ["sound"]
+    assert [(b.name, why in b.why) for b in broken] == [("mine/broken", True)]
 
 
 def test_a_folder_without_a_document_and_a_folder_that_is_missing(tmp_path: Path) -> None:

@@ -37,7 +37,14 @@ def test_lines_are_dealt_by_name_or_in_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("{", "recording.jsonl:1"), ('{"agent": "1"}', "no reply"), ('{"reply": 3}', "reply")]
+    ("text", "says"),
+    [
+        ("{", "recording.jsonl:1"),
+        ('{"parameters": {"a": ' + "[" * 5000, "recording.jsonl:1: nested too deeply"),
+        ('{"agent": "1"}', "no reply"),
+        ('{"reply": 3}', "reply"),
+    ],
+    ids=["half", "depth", "no reply", "a number"],
 )
 def test_a_bad_line_is_named(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "recording.jsonl"
@@ -186,10 +193,13 @@ async def test_a_folder_that_cannot_be_watched_is_looked_at(lab, monkeypatch) ->
     assert summary.errors == 0 and not summary.agents["1"].restarts
 
 
-async def test_a_skill_that_was_broken_before_the_start_is_reported(lab, private_home: Path) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    "text", ["no frontmatter\n", "---\nname: half-done\ndescription: d\nsince: 2026-13-45\n---\nfrontmatter\n"]
+)
+async def test_a_skill_that_was_broken_before_the_start_is_reported(lab, private_home: Path, text: str) -> None:  # type: ignore[no-untyped-def]
     folder = private_home / "config" / "kernelarc" / "skills" / "half-done"
     folder.mkdir(parents=True)
-    (folder / "SKILL.md").write_text("no frontmatter\n")
+    (folder / "SKILL.md").write_text(text)
     campaign = lab(in_order(["ms=0.9"]), candidates=1)
     summary = await campaign.run()
     assert summary.candidates == 1

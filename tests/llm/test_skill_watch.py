@@ -60,6 +60,27 @@ async def test_edits_additions_breakage_and_removal_are_seen(folder: Path) -> No
     await asyncio.wait_for(task, 10)
 
 
+async def test_a_document_that_cannot_be_does_not_end_the_watch(folder: Path) -> None:
+    stop = asyncio.Event()
+    seen: asyncio.Queue[Reloaded] = asyncio.Queue()
+
+    async def follow() -> None:
+        async for reloaded in watch_skills(load_skills([folder]), [folder], stop):
+            seen.put_nowait(reloaded)
+
+    task = asyncio.create_task(follow())
+    await asyncio.sleep(0.3)
+    for value in ("2026-13-45", "!!bool x", "[" * 5000):
+        (folder / "mine" / "SKILL.md").write_text(f"---\nname: mine\ndescription: d\nsince: {value}\n---\nx\n")
+        broken = await asyncio.wait_for(seen.get(), 10)
+        assert [(e.name, e.ok) for e in broken.events] == [("mine", False)]
+        assert broken.skills.skills["mine"].body == "first"
+    write(folder, "mine", "mended")
+    assert (await asyncio.wait_for(seen.get(), 10)).skills.skills["mine"].body == "mended"
+    stop.set()
+    await asyncio.wait_for(task, 10)
+
+
 def test_a_breakage_is_reported_once(folder: Path) -> None:
     before = load_skills([folder])
     write(folder, "mine", "x", broken=True)

@@ -345,7 +345,7 @@ def test_a_theme_of_a_few_lines_works_and_wrong_ones_name_file_field_and_fix(tmp
         ("name: My Theme\ncolors: {}", "lower-case words"),
         ("name: x\ncolors: {background: nope, foreground: '#fff', primary: '#fff'}", "not a colour"),
         ("name: x\ncolours: {}", "unknown field"),
-        ("name: [", "is not YAML"),
+        ("name: [", "is not valid YAML (line 2"),
     ):
         bad = tmp_path / "bad.yaml"
         bad.write_text(text)
