@@ -39,15 +39,17 @@ def main() -> int:
     torch.set_num_threads(1)
     for line in sys.stdin.buffer:
         job = msgspec.json.decode(line, type=Job)
-        out.write(_serve(job) + b"\n")
+        out.write(_serve(job, out.fileno()) + b"\n")
     return 0
 
 
-def _serve(job: Job) -> bytes:
+def _serve(job: Job, out: int) -> bytes:
+    """The answer to one job. The child gets no hold of ``out``: what it forges is an answer to its own job."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
+        os.close(out)
         _child(job, write)
     os.close(write)
     try:
@@ -58,7 +60,7 @@ def _serve(job: Job) -> bytes:
             os.killpg(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
     if isinstance(data, bytes) and data:
-        return data
+        return data.replace(b"\n", b" ")
     detail = data if isinstance(data, str) else _death(status)
     return msgspec.json.encode(Answer(error=detail))
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import select
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
-from engine.errors import Fault
+from engine.decoding import decode_json, decode_msgpack
+from engine.errors import BadInput, Fault
 from engine.paths import cache_dir
 from engine.problems.blobs import resolve_blob
 from engine.problems.load import problem_to_json
 from engine.problems.model import Problem, SafetensorsInput, Workload
-from engine.problems.sandboxed import sandboxed
+from engine.problems.sandboxed import ask, sandboxed
 from engine.text import one_line
 from engine.tracing.graph import TraceGraph
 from engine.tracing.jobs import Answer, Job
@@ -101,16 +100,14 @@ def _serve(
     take: Callable[[], int | None],
 ) -> int | None:
     """Give one process jobs until there are none or it dies; returns the job that another one must start with."""
-    assert process.stdin is not None and process.stdout is not None
     start = START_S
     while index is not None:
         job = jobs[index]
-        line = None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(msgspec.json.encode(job) + b"\n")
-            process.stdin.flush()
-            line = _read_line(process.stdout.fileno(), job.timeout_s + start + 5.0)
-        if line is None:
+        line = b""
+        with contextlib.suppress(Fault):
+            request = msgspec.json.encode(job) + b"\n"
+            line, _ = ask(process, request, job.timeout_s + start + 5.0, limit=_ANSWER_LIMIT, line=True)
+        if not line.endswith(b"\n"):
             if start == 0.0:
                 answers[index] = Fault("fault.trace", "the tracing process died or hung")
             return take()
@@ -122,8 +119,8 @@ def _serve(
 
 def _decoded(line: bytes) -> Answer | Fault:
     try:
-        answer = msgspec.json.decode(line, type=Answer)
-    except msgspec.MsgspecError:
+        answer: Answer = decode_json(line, where="the tracing process", kind=Answer)
+    except BadInput:
         return Fault("fault.trace", "the tracing process gave no readable answer")
     return Fault("fault.trace", one_line(answer.error)) if answer.error else answer
 
@@ -138,23 +135,6 @@ def _host(problems: list[Problem]) -> Iterator[subprocess.Popen[bytes]]:
         readable.append(str(Path(blobs).resolve()))
     with sandboxed("engine.tracing.host", readable=readable, extra_env=extra) as process:
         yield process
-
-
-def _read_line(fd: int, timeout_s: float) -> bytes | None:
-    """One line, or ``None`` at the end of the stream, past the deadline or past the size limit."""
-    deadline = time.monotonic() + timeout_s
-    data = bytearray()
-    while (left := deadline - time.monotonic()) > 0 and len(data) <= _ANSWER_LIMIT:
-        ready, _, _ = select.select([fd], [], [], left)
-        if not ready:
-            return None
-        part = os.read(fd, 1 << 20)
-        if not part:
-            return None
-        data += part
-        if data.endswith(b"\n"):
-            return bytes(data)
-    return None
 
 
 def _cache_file(problem: Problem, uuids: list[str]) -> Path:
@@ -178,8 +158,9 @@ def _blob_stamp(path: str, root: str | None) -> tuple[str, int, int] | None:
 
 def _cached(problem: Problem, uuids: list[str]) -> dict[str, TraceGraph] | None:
     try:
-        answer = msgspec.msgpack.decode(_cache_file(problem, uuids).read_bytes(), type=Answer)
-    except (OSError, msgspec.MsgspecError):
+        file = _cache_file(problem, uuids)
+        answer: Answer = decode_msgpack(file.read_bytes(), where=str(file), kind=Answer)
+    except (OSError, BadInput):
         return None
     return {graph.uuid: graph for graph in answer.graphs}
 

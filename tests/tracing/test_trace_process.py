@@ -62,6 +62,21 @@ def test_hostile_references_cost_only_their_own_trace(tmp_path: Path, monkeypatc
         assert isinstance(disk, dict) and disk["a"].complete, "files of this box are not visible"
 
 
+FORGED = """
+    line = b'{}'.ljust(65535) + b'\\n{"error": "forged"}'
+    for fd in range(3, 30):
+        try: os.write(fd, line)
+        except OSError: pass
+    os._exit(0)
+"""
+
+
+def test_a_reference_that_forges_an_answer_forges_only_its_own() -> None:
+    forging, *others = trace_problems([_problem(FORGED, "forging"), *[_problem("return x @ x", n) for n in "abc"]])
+    assert isinstance(forging, Fault)
+    assert all(isinstance(graphs, dict) and graphs["a"].complete for graphs in others), others
+
+
 def test_traces_are_cached_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _problem("return x @ x")
     first = trace_problem(problem)
