@@ -229,6 +229,31 @@ async def test_a_recipe_that_cannot_be_rendered_is_reported_and_passed_over(
     assert len(notes) == 1 and name in notes[0]
 
 
+async def test_matching_that_failed_is_tried_again_by_the_next_who_asks(
+    bundled: Problem, fits: dict[str, Fit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine.proposers.recipes import proposer as module
+
+    answers: list[Any] = [OSError(11, "Resource temporarily unavailable"), fits]
+
+    async def traced(problem: Problem) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return [], "not traced"
+
+    monkeypatch.setattr(module, "trace_reference", traced)
+    session: Any = SimpleNamespace(
+        writer=Writer(), problem=bundled, bench=SimpleNamespace(device=cpu_facts()), kernel_type="norm",
+        skills=load_skills(),
+    )  # fmt: skip
+    agents = [module.RecipeProposer(session) for _ in range(3)]
+    with pytest.raises(OSError, match="temporarily"):
+        await agents[0].strategies(["operator-fusion"])
+    assert await agents[1].strategies(["operator-fusion"]) == ("operator-fusion",)
+    assert await agents[2].strategies(["operator-fusion"]) == ("operator-fusion",) and not answers
+
+
 def tried(name: str, latency_ms: float | None, mode: Mode = Mode.REFINE) -> PastCandidate:
     return PastCandidate(
         number=1, position=1, mode=mode, strategy="s1", family=f"f{name}", parameters={RECIPE: name},

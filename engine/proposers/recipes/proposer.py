@@ -7,7 +7,7 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -118,16 +118,21 @@ class RecipeProposer:
     async def _recipes(self) -> dict[str, Fit]:
         """Found once per engine, by whichever agent asks first."""
         task = _fits.get(self._session.writer)
-        if task is None or task.cancelled():
+        if task is None or _failed(task):
             task = asyncio.ensure_future(fitting(self._session))
             _fits[self._session.writer] = task
         return await asyncio.shield(task)
 
 
+def _failed(task: asyncio.Task[Any]) -> bool:
+    """Whether it ended without a result: what went wrong then (no process could be started) may be over."""
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
 def begin_tracing(session: Session) -> asyncio.Task[Traced]:
     """Trace the problem for the recipes, once per engine; the sooner it begins, the less an agent waits."""
     task = _traced.get(session.writer)
-    if task is None or task.cancelled():
+    if task is None or _failed(task):
         task = asyncio.ensure_future(trace_reference(session.problem))
         _traced[session.writer] = task
     return task
