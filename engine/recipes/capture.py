@@ -29,13 +29,11 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from engine.recipes.graph import REDUCED, Dtype, Op, RawGraph, Ref, Value, refs
-from engine.recipes.tracing import Call, Reply, Request
+from engine.recipes.graph import CONSTANT_ELEMENTS, MAX_OPS, REDUCED, Dtype, Op, RawGraph, Ref, Value, refs
+from engine.recipes.reply import Call, Reply, Request
 
 MEMORY_BYTES = 24 << 30  # of address space: fake tensors need none, the reference may not take more
 SHADOW_ELEMENTS = 1 << 20
-CONSTANT_ELEMENTS = 64
-MAX_OPS = 6000
 PLAUSIBLE_ROWS = 5
 
 

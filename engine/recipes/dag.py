@@ -85,6 +85,8 @@ def merge(traces: Sequence[RawGraph]) -> Graph:
     first = traces[0]
     if any([o.name for o in trace.ops] != [o.name for o in first.ops] for trace in traces):
         raise NotGeneral("the reference runs different operators for different workloads")
+    if any(_form(trace) != _form(first) for trace in traces):
+        raise NotGeneral("the dataflow differs between workloads")
     axes = [t.axes for t in traces]
     nodes: list[Node] = []
     for index, op in enumerate(first.ops):
@@ -112,6 +114,12 @@ def merge(traces: Sequence[RawGraph]) -> Graph:
     )
 
 
+def _form(trace: RawGraph) -> Any:
+    """What traces share whose numbers mean the same: the rest of them can be compared place by place."""
+    calls = [(op.outs, len(op.args), op.kwargs.keys()) for op in trace.ops]
+    return trace.inputs, trace.outputs, trace.constants.keys(), trace.scalars.keys(), calls
+
+
 def normalised(trace: RawGraph) -> RawGraph:
     """Without operators that only copy or alias, and renumbered: batch 1 then traces like batch 8."""
     number: dict[int, int] = {}
@@ -130,7 +138,7 @@ def normalised(trace: RawGraph) -> RawGraph:
             continue
         sources = refs(op.args)
         if op.base in SKIPPED and sources:
-            number[op.outs[0]] = number[sources[0]]
+            number[op.outs[0]] = _now(sources[0], number)
             continue
         args, kwargs = _renumbered(op.args, number), {k: _renumbered(v, number) for k, v in op.kwargs.items()}
         outs = [define(out) for out in op.outs]
@@ -141,13 +149,19 @@ def normalised(trace: RawGraph) -> RawGraph:
         values=values,
         ops=ops,
         constants=constants,
-        outputs=[number[n] for n in trace.outputs],
+        outputs=[_now(n, number) for n in trace.outputs],
     )
+
+
+def _now(old: int, number: Mapping[int, int]) -> int:
+    if old not in number:
+        raise NotGeneral("the reference uses a tensor that is neither an input nor computed from one")
+    return number[old]
 
 
 def _renumbered(argument: Any, number: Mapping[int, int]) -> Any:
     if isinstance(argument, Ref):
-        return Ref(number[argument.id])
+        return Ref(_now(argument.id, number))
     if isinstance(argument, list):
         return [_renumbered(item, number) for item in argument]
     return argument

@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from engine.recipes.index import Ix
+from engine.recipes.expressions import bounded, evaluate
+from engine.recipes.index import Ix, Unsupported
 from engine.recipes.rows import Program, Statement, Var
 
 
 class Unknown(Exception):
-    """The value depends on an input's data."""
+    """The value depends on an input's data, or lies beyond what Python computes as a device does."""
 
 
 _OPS: dict[str, Any] = {
@@ -57,7 +58,7 @@ def at_point(
     """The value of ``wanted`` at one element of traced workload ``sample``.
 
     ``given``: values of preset variables. ``numbers``: axes and scalar inputs of that workload. Raises
-    :class:`Unknown` if an input's data decides.
+    :class:`Unknown` if an input's data decides, :class:`Unsupported` for a literal that is no expression.
     """
     made = {s.var.name: s for s in program.statements if s.kind not in ("store", "partial")}
     cols = program.domain.cols.values[sample]
@@ -65,7 +66,7 @@ def at_point(
 
     def value(item: Any) -> Any:
         if not isinstance(item, Var):
-            return number(program.scalars.get(item, item), numbers)
+            return evaluate(program.scalars.get(item, item), numbers)
         if item.name not in memo:
             memo[item.name] = compute(made[item.name])
         return memo[item.name]
@@ -79,7 +80,11 @@ def at_point(
             return value(statement.args[1] if value(statement.args[0]) else statement.args[2])
         if statement.op not in _OPS:
             raise Unknown(statement.op)
-        return _OPS[statement.op](*[value(a) for a in statement.args])
+        operands = [value(a) for a in statement.args]
+        try:
+            return bounded(_OPS[statement.op](*operands))
+        except (ArithmeticError, Unsupported) as error:  # a device would go on with an infinity, or wrap around
+            raise Unknown(statement.op) from error
 
     return float(value(wanted))
 
@@ -89,19 +94,13 @@ def position(ix: Ix, sample: int, row: int, col: int, cols: int, numbers: Mappin
     base = {"row": row, "col": col, "lin": row * cols + col, "zero": 0}.get(ix.base)
     if base is None:
         raise Unknown(ix.base)
-    found = base // ix.div.values[sample]
+    found: int | float = base // ix.div.values[sample]
     if ix.mod is not None:
         found %= ix.mod.values[sample]
-    found += number(ix.add, numbers)
+    found += evaluate(ix.add, numbers)
     if ix.clamp is not None:
         found = min(max(found, 0), ix.clamp.values[sample] - 1)
-    return int(found + number(ix.after, numbers))
-
-
-def number(text: str, numbers: Mapping[str, Any]) -> Any:
-    """A literal, or an expression of the compiler's own over axes and scalar inputs."""
-    scope = {"__builtins__": {}, "float": float, **numbers}
-    return eval(text, scope)
+    return int(found + evaluate(ix.after, numbers))
 
 
 def corners(rows: int, cols: int, per_matrix: int) -> list[tuple[int, int]]:

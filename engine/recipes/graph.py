@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 REDUCED = "reduced"  # label of a trace with fewer experts than the problem has
+MAX_OPS = 6000  # of one trace
+CONSTANT_ELEMENTS = 64
 
 
 class Ref(msgspec.Struct, frozen=True, tag="v", tag_field="t"):
@@ -69,22 +71,3 @@ def refs(argument: Any) -> list[int]:
     if isinstance(argument, list | tuple):
         return [number for item in argument for number in refs(item)]
     return []
-
-
-def revived(graph: RawGraph) -> RawGraph:
-    """A graph that came from the tracing child, with its operators' tensors and dtypes as records again."""
-    ops = [
-        msgspec.structs.replace(
-            op, args=[_revived(a) for a in op.args], kwargs={name: _revived(a) for name, a in op.kwargs.items()}
-        )
-        for op in graph.ops
-    ]
-    return msgspec.structs.replace(graph, ops=ops)
-
-
-def _revived(argument: Any) -> Any:
-    if isinstance(argument, dict):
-        return msgspec.convert(argument, Ref | Dtype)
-    if isinstance(argument, list):
-        return [_revived(item) for item in argument]
-    return argument

@@ -10,10 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.recipes.sizes import Size, const, product
+from engine.text import one_line
 
 
 class Unsupported(ValueError):
     """The reference does something that this family of kernels cannot express. The message says what."""
+
+
+MISREAD = (ArithmeticError, AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
+"""What reading a trace of no form that was thought of ends in. Traces say what a foreign process wrote."""
+
+
+def misread(error: BaseException) -> str:
+    """``error``, which is one of :data:`MISREAD`, in a few words."""
+    return one_line(f"{type(error).__name__}: {error}", 120)
 
 
 @dataclass(frozen=True)

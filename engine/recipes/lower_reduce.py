@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.recipes.dag import Node
+from engine.recipes.dag import Node, Sym
 from engine.recipes.graph import Ref
 from engine.recipes.index import Dim, Dims, Ix, Unsupported
-from engine.recipes.lower_shape import Text, axis_of, shape_in, source_of
+from engine.recipes.lower_shape import axis_of, shape_in, source_of
 from engine.recipes.sizes import product
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def variance(b: Builder, node: Node, number: int, dims: Dims) -> Var:
     _, square = moments(b, whole)
     if correction:
         ratio = f"({b.domain.cols.text}) / ({b.domain.cols.text} - {int(correction)})"
-        square = b.point("mul", [square, b.literal(Text(ratio))], "float32")
+        square = b.point("mul", [square, b.literal(Sym(ratio))], "float32")
     if node.base == "std":
         square = b.point("sqrt", [square], "float32")
     return b.cast(square, dtype)

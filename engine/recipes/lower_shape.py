@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from engine.recipes.dag import Node
+from engine.recipes.dag import Node, Sym
 from engine.recipes.graph import Ref
 from engine.recipes.index import Dim, Dims, Ix, Unsupported, shifted
 from engine.recipes.sizes import Size
@@ -76,7 +76,7 @@ def slice(b: Builder, node: Node, number: int, dims: Dims) -> Var:
     step = node.args[4] if len(node.args) > 4 else 1
     if step != 1:
         raise Unsupported("a slice with a step")
-    text = text_of(start)
+    text = text_of(0 if start is None else start)
     if text.startswith("-"):
         length = shape[axis].constant
         text = "" if length is None else str(length + int(text))
@@ -134,22 +134,19 @@ def cat(b: Builder, node: Node, number: int, dims: Dims) -> Var:
         if result is None:
             result = var
         else:
-            inside = b.point("lt", [place, b.literal(Text(start))], "bool")
+            inside = b.point("lt", [place, b.literal(Sym(start))], "bool")
             result = b.point("where", [inside, result, var], b.graph.values[number].dtype)
         ends.append(shape[axis])
     return result  # type: ignore[no-any-return]
 
 
-class Text:
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __str__(self) -> str:
-        return self.text
-
-
 def text_of(item: Any) -> str:
-    return item.text if isinstance(item, Size) else str(item)
+    """A place along a dimension. Raises :class:`Unsupported` for what is no whole number."""
+    if isinstance(item, Size):
+        return item.text
+    if not isinstance(item, int) or isinstance(item, bool):
+        raise Unsupported("a place in a tensor that is no whole number")
+    return str(item)
 
 
 def sum_text(sizes: Sequence[Size]) -> str:

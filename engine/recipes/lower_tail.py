@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from engine.recipes.dag import Graph, Node
+from engine.recipes.dag import Graph, Node, Sym
+from engine.recipes.expressions import MAX_TEXT
 from engine.recipes.graph import Ref
 from engine.recipes.index import Domain, Unsupported
 from engine.recipes.lower_reduce import REDUCING, nll_rows, reduced_axes
@@ -47,14 +49,25 @@ def tail(b: Builder, number: int) -> str:
         sides = [tail(b, a.id) if isinstance(a, Ref) else _host(a) for a in node.args[:2]]
         if node.base == "rsub":
             sides.reverse()
-        return f"({sides[0]} {sign} {sides[1]}){cast}"
+        return _short(f"({sides[0]} {sign} {sides[1]}){cast}")
     if node.base in ("neg", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt", "reciprocal", "abs", "square"):
         return f"torch.{node.base}({tail(b, source_of(node))})"
     raise Unsupported(f"a one-element output through {node.base}")
 
 
+def _short(text: str) -> str:
+    """An expression names what it uses twice twice: a chain of such steps would double with each."""
+    if len(text) > MAX_TEXT:
+        raise Unsupported("a one-element output of too many steps")
+    return text
+
+
 def _host(item: Any) -> str:
-    return item.text if hasattr(item, "text") else repr(item)
+    if isinstance(item, Sym | Size):
+        return item.text
+    if not isinstance(item, int | float):
+        raise Unsupported(f"{type(item).__name__} where a number is meant")
+    return repr(item) if math.isfinite(item) else f"float('{item}')"
 
 
 def domain_of(graph: Graph, number: int) -> Domain:

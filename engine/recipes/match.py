@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from engine.recipes.index import Unsupported
+from engine.recipes.index import MISREAD, Unsupported, misread
 from engine.recipes.model import Recipe
 from engine.recipes.rules import RULES
 from engine.recipes.sizes import NotGeneral
@@ -44,6 +44,8 @@ def match_all(recipes: Iterable[Recipe], subject: Subject) -> tuple[list[Fit], l
 
 
 def match(recipe: Recipe, subject: Subject) -> Fit | Misfit:
+    from jinja2 import TemplateError
+
     why = _unfit(recipe, subject)
     if why:
         return Misfit(recipe.key, why)
@@ -54,7 +56,12 @@ def match(recipe: Recipe, subject: Subject) -> Fit | Misfit:
         facts = rule(subject, recipe.file.options)
     except (Unsupported, NotGeneral) as error:
         return Misfit(recipe.key, str(error))
-    blocked = obstacle(recipe.file, facts)
+    except MISREAD as error:
+        return Misfit(recipe.key, f"its matcher cannot read the reference ({misread(error)})")
+    try:
+        blocked = obstacle(recipe.file, facts)
+    except (TemplateError, *MISREAD) as error:
+        return Misfit(recipe.key, f"a condition of its search space has no value ({misread(error)})")
     if blocked:
         return Misfit(recipe.key, f"no point of its search space is legal here: {blocked}")
     return Fit(recipe, subject, facts)

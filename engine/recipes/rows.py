@@ -8,6 +8,7 @@ losses all end up as the same few statements, for PyTorch and Triton to spell.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,9 @@ from engine.recipes.graph import Ref
 from engine.recipes.index import Dim, Dims, Domain, Ix, Term, Unsupported, address, lane
 from engine.recipes.sizes import Size, product
 from engine.recipes.views import View, terms_of
+
+MAX_STEPS = 20_000
+"""Of one program: slices of slices can ask for the same few values at more places than there is memory for."""
 
 
 @dataclass(frozen=True)
@@ -127,21 +131,26 @@ class Builder:
         return found
 
     def literal(self, item: Any) -> str:
-        """Numbers as text; numbers that follow the workload become arguments of the kernel."""
+        """Numbers as text; numbers that follow the workload become arguments of the kernel.
+
+        Raises :class:`Unsupported` for anything else: a text of a trace is never an expression.
+        """
         if isinstance(item, bool):
             return "1" if item else "0"
-        if isinstance(item, float) and item in (float("inf"), float("-inf")):
-            return f"float('{'-' if item < 0 else ''}inf')"
+        if isinstance(item, float) and not math.isfinite(item):
+            return f"float('{item}')"
         if isinstance(item, int | float):
             return repr(item)
-        text = item.text if isinstance(item, Sym | Size) else str(item)
+        if not isinstance(item, Sym | Size):
+            raise Unsupported(f"{type(item).__name__} where a number is meant")
+        text = item.text
         if text.lstrip("-").isdigit():
-            return str(text)
+            return text
         for name, known in self.program.scalars.items():
             if known == text:
                 return name
         name = f"_s{len(self.program.scalars)}"
-        self.program.scalars[name] = str(text)
+        self.program.scalars[name] = text
         return name
 
     def index(self, dim: Dim) -> Var:
@@ -161,6 +170,8 @@ class Builder:
         """The element of value ``number`` at ``dims``. Raises :class:`Unsupported`."""
         key = ("value", number, dims)
         if key not in self._memo:
+            if len(self._memo) > MAX_STEPS:
+                raise Unsupported(f"more than {MAX_STEPS} steps")
             self._memo[key] = self._value(number, dims)
         return self._memo[key]
 

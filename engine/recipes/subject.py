@@ -11,7 +11,7 @@ from engine.problems.model import ConstAxis, Definition, ExprAxis, Problem, Work
 from engine.recipes.dag import Graph, merge
 from engine.recipes.graph import REDUCED, RawGraph
 from engine.recipes.idioms import simplify
-from engine.recipes.index import Unsupported
+from engine.recipes.index import MISREAD, Unsupported, misread
 from engine.recipes.rows import Program, compile_rows
 from engine.recipes.sizes import NotGeneral, Size
 from engine.records import DeviceFacts
@@ -64,6 +64,8 @@ def subject_of(problem: Problem, traces: Sequence[RawGraph], device: DeviceFacts
         graph = merge([t for t in traces if t.label != REDUCED])
     except NotGeneral as error:
         why = str(error)
+    except MISREAD as error:
+        why = f"the trace cannot be read ({misread(error)})"
     return Subject(
         definition=problem.definition,
         workloads=tuple(problem.workloads),
@@ -113,7 +115,7 @@ def _names(text: str) -> set[str]:
 
     try:
         tree = ast.parse(text, mode="eval")
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 

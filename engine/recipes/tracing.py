@@ -3,52 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import os
-import signal
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from engine.bench.sandbox import choose_sandbox, command, environment
+from engine.errors import Fault
 from engine.problems.axes import resolve_axes, shape_of
 from engine.problems.model import ConstAxis, Problem, ScalarInput, Workload
-from engine.recipes.graph import REDUCED, RawGraph, revived
+from engine.problems.sandboxed import run_aside
+from engine.recipes.graph import REDUCED, RawGraph
+from engine.recipes.reply import MAX_REPLY, Call, NoTrace, Request, TensorArg, read_reply
 from engine.recipes.subject import Subject, subject_of
 from engine.records import DeviceFacts
-from engine.text import clean
 
 MODULE = "engine.recipes.capture"
 FEW = 2
 PERTURBED = 1.3713  # shows which constants of a trace follow a scalar input
-
-
-class TensorArg(msgspec.Struct, frozen=True):
-    shape: tuple[int, ...]
-    dtype: str
-
-
-class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One traced call: arguments by input name in order, tensors by shape and dtype, scalars as they are."""
-
-    key: str
-    axes: dict[str, int]
-    tensors: dict[str, TensorArg]
-    scalars: dict[str, bool | int | float]
-    order: list[str]
-    entrypoint: str = ""  # custom input function
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    reference: str
-    calls: list[Call]
-
-
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    graphs: dict[str, RawGraph]
 
 
 def calls_for(problem: Problem, limit: int = 6) -> list[Call]:
@@ -112,36 +84,17 @@ def _call(problem: Problem, workload: Workload) -> Call:
 
 
 async def trace_reference(problem: Problem, timeout_s: float = 60.0) -> tuple[list[RawGraph], str]:
-    """The traces, and why there are none. Never raises for what the reference does."""
-    request = msgspec.json.encode(Request(reference=problem.definition.reference, calls=calls_for(problem)))
-    with tempfile.TemporaryDirectory(prefix="kernelarc-trace-") as scratch:
-        env = environment("cpu")
-        argv = command(choose_sandbox(), MODULE, [], env)
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=env,
-            cwd=scratch,
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(timeout_s):
-                reply, errors = await process.communicate(request)
-        except TimeoutError:
-            return [], f"tracing took longer than {timeout_s:g} s"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    if process.returncode != 0:
-        return [], f"tracing failed: {clean(errors.decode(errors='replace'), 300)}"
+    """The traces, and why there are none. Never raises for what the reference does or makes the child reply."""
+    calls = calls_for(problem)
+    request = msgspec.json.encode(Request(reference=problem.definition.reference, calls=calls))
     try:
-        decoded = msgspec.msgpack.decode(reply, type=Reply)
-    except msgspec.DecodeError:
-        return [], "tracing gave no readable answer"
-    return [revived(graph) for graph in decoded.graphs.values()], ""
+        reply = await run_aside(MODULE, request, timeout_s, limit=MAX_REPLY)
+    except Fault as error:
+        return [], f"tracing failed: {error.detail}"
+    try:
+        return await asyncio.to_thread(read_reply, reply, calls), ""
+    except NoTrace as error:
+        return [], f"tracing gave no readable answer: {error}"
 
 
 async def prepare(problem: Problem, device: DeviceFacts, kernel_type: str, timeout_s: float = 60.0) -> Subject:

@@ -45,9 +45,10 @@ from engine.recipes.capture import trace_all
 from engine.recipes.match import match_all
 from engine.recipes.model import load_recipes
 from engine.recipes.render import render
+from engine.recipes.reply import Request
 from engine.recipes.space import every_point, starting_points
 from engine.recipes.subject import Subject, subject_of
-from engine.recipes.tracing import Request, calls_for
+from engine.recipes.tracing import calls_for
 from engine.records import DeviceFacts
 from engine.skills import load_skills
 

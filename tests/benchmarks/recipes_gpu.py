@@ -48,9 +48,10 @@ from engine.recipes.capture import trace_all  # noqa: E402
 from engine.recipes.match import Fit, Misfit, match_all  # noqa: E402
 from engine.recipes.model import load_recipes  # noqa: E402
 from engine.recipes.render import render  # noqa: E402
+from engine.recipes.reply import Request  # noqa: E402
 from engine.recipes.space import starting_points  # noqa: E402
 from engine.recipes.subject import subject_of  # noqa: E402
-from engine.recipes.tracing import Request, calls_for  # noqa: E402
+from engine.recipes.tracing import calls_for  # noqa: E402
 from engine.records import DeviceFacts  # noqa: E402
 from engine.skills import load_skills  # noqa: E402
 

@@ -21,10 +21,13 @@ TASKS = sorted(p for p in resource_dir("tasks").iterdir() if (p / "definition.js
 
 def traced(problem: Problem, device: DeviceFacts = CPU) -> Subject:
     from engine.recipes.capture import trace_all
-    from engine.recipes.tracing import Request, calls_for
+    from engine.recipes.reply import Reply, Request, read_reply
+    from engine.recipes.tracing import calls_for
 
     request = Request(reference=problem.definition.reference, calls=calls_for(problem))
-    return subject_of(problem, list(trace_all(request).values()), device, problem.definition.op_type or "other")
+    reply = msgspec.msgpack.encode(Reply(graphs=trace_all(request)))
+    traces = read_reply(reply, request.calls)
+    return subject_of(problem, traces, device, problem.definition.op_type or "other")
 
 
 def small_problem(

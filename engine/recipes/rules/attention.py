@@ -9,6 +9,7 @@ from typing import Any
 from engine.recipes.dag import Graph, Node
 from engine.recipes.emit_triton import Kernel, Speller, Style
 from engine.recipes.evaluate import Unknown, at_point, corners, position
+from engine.recipes.expressions import evaluate
 from engine.recipes.graph import Ref
 from engine.recipes.index import Dims, Domain, Term, Unsupported
 from engine.recipes.rows import Builder, Program, Var
@@ -16,6 +17,7 @@ from engine.recipes.rules.facts import arguments, common, texts_of
 from engine.recipes.sizes import NotGeneral, Size, as_size, product
 from engine.recipes.subject import Subject, axis_lines
 
+MAX_HEADS = 1 << 16  # each is looked at
 THROUGH = ("view", "expand", "_to_copy", "unsqueeze", "squeeze")
 
 
@@ -166,6 +168,8 @@ def strided(
     columns: list[tuple[int, ...]] = []
     for sample in range(graph.samples):
         batch, heads = (size.values[sample] for size in frame)
+        if heads > MAX_HEADS:
+            raise Unsupported(f"{heads} heads")
         size, depth = length.values[sample], domain.cols.values[sample]
 
         def place(
@@ -293,7 +297,7 @@ def _score(program: Program, last: Var, graph: Graph, queries: Size, keys: Size)
 
 def _mask_kind(program: Program, last: Var, graph: Graph, sample: int, queries: int, keys: int, scale: str) -> str:
     numbers: dict[str, Any] = {**graph.axes[sample], **graph.scalar_values[sample]}
-    factor = float(eval(scale, {"__builtins__": {}}, numbers))
+    factor = float(evaluate(scale, numbers))
     possible = {"none", "causal", "causal-end"}
     for row, col in corners(program.domain.rows.values[sample], keys, queries):
         low = at_point(program, last, sample, row, col, {"_acc": 1.0}, numbers)

@@ -8,6 +8,7 @@ say.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,11 +50,12 @@ class Flow:
     def ancestors(self, number: int, stop: Sequence[str] = ()) -> list[Op]:
         """Operators that ``number`` was computed by, nearest first, not looking behind those in ``stop``."""
         found: list[Op] = []
-        stack, seen = [number], {number}
+        stack, seen, known = deque([number]), {number}, set[int]()
         while stack:
-            op = self.producer.get(stack.pop(0))
-            if op is None or any(op is known for known in found):
+            op = self.producer.get(stack.popleft())
+            if op is None or id(op) in known:
                 continue
+            known.add(id(op))
             found.append(op)
             if op.base in stop:
                 continue
@@ -150,14 +152,15 @@ def _pages(flow: Flow, value_side: int, subject: Subject) -> str | None:
 
 def _feeds_directly(flow: Flow, op: Op, name: str) -> bool:
     """Whether the index itself (not a slice bound) is data of ``name``."""
-    number = refs(op.args[1:])[0]
-    while number not in flow.names:
+    number, seen = refs(op.args[1:])[0], set[int]()
+    while number not in flow.names and number not in seen:
+        seen.add(number)
         source = flow.producer.get(number)
         inputs = flow.sources(source) if source else []
         if not inputs:
             return False
         number = inputs[0]
-    return flow.names[number] == name
+    return flow.names.get(number) == name
 
 
 def _offsets(subject: Subject, flow: Flow, q: str, pages: str | None) -> tuple[str, str]:
