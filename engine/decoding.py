@@ -6,6 +6,7 @@ constructors raise what Python's do for a date, number or tag that cannot be.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import msgspec
 from engine.errors import BadInput
 from engine.text import one_line
 
+_PAIR = re.compile(rb"(?<!\\)((?:\\\\)*)\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*(\\u[dD][89a-fA-F][0-9a-fA-F]{2})")
 DEEP = "nested too deeply"
 _YAML_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -34,8 +37,17 @@ def _decoded(decode: Any, data: bytes | str, where: str, kind: Any, what: str, f
     except RecursionError:
         why = DEEP
     except (msgspec.MsgspecError, UnicodeError) as error:
-        why = str(error)
+        why = _why_not(data, error)
     raise BadInput(f"{what}: {why}" if what else why, where=where, fix=fix)
+
+
+def _why_not(data: bytes | str, error: Exception) -> str:
+    """What is wrong with a document; half of a surrogate pair has no clear message."""
+    raw = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
+    lone = _SURROGATE.search(_PAIR.sub(rb"\1", raw))
+    if lone is not None:
+        return f"{lone[1].decode()} is half of a surrogate pair and no character"
+    return str(error)
 
 
 def read_yaml(path: Path, kind: Any = Any, *, fix: str = "") -> Any:

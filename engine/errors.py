@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+_PART_LIMIT = 300  # characters: a line quotes what others wrote, which may be as long as a file
+
+
+def _cut(text: str) -> str:
+    """The middle left out: what is wrong stands before or after a quotation."""
+    if len(text) <= _PART_LIMIT:
+        return text
+    tail = _PART_LIMIT // 3
+    return f"{text[: _PART_LIMIT - tail - 3]} … {text[-tail:]}"
+
 
 class KernelArcError(Exception):
     """Something a person can act on.
@@ -18,14 +28,14 @@ class KernelArcError(Exception):
 
 
 class BadInput(KernelArcError):
-    """A file, flag, row or reply that cannot be used as it is."""
+    """A file, flag, row or reply that cannot be used as it is. Long parts are cut in the middle."""
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
-        message = f"{where}: {what}" if where else what
+        self.what, self.where, self.fix = _cut(what), _cut(where), _cut(fix)
+        message = f"{self.where}: {self.what}" if where else self.what
         if fix:
-            message = f"{message}; {fix}"
+            message = f"{message}; {self.fix}"
         super().__init__(" ".join(message.split()))
-        self.what, self.where, self.fix = what, where, fix
 
 
 class Fault(KernelArcError):

@@ -11,8 +11,10 @@ import msgspec
 
 from engine.decoding import decode_json
 from engine.errors import BadInput
+from engine.problems.files import is_plain
 
 _MAX_HEADER = 64 * 1024 * 1024
+_MAX_PARTS = 64  # of a path, that are left out one by one
 
 
 class TensorHeader(msgspec.Struct, frozen=True):
@@ -27,18 +29,25 @@ def resolve_blob(path: str, root: str | Path | None) -> Path | None:
 
     Looked for under the problem's folder, then under ``$FLASHINFER_TRACE_DIR``, then as given; under a folder,
     leading parts of the path are stripped one by one until something exists (a trace path often repeats the
-    dataset's own folder names).
+    dataset's own folder names). A link in the problem's folder must stay there or in the dataset; the dataset's
+    own may lead anywhere, as a download cache's do. Raises :class:`BadInput` for a path that climbs with ``..``.
     """
     given = PurePosixPath(path)
-    roots = [Path(r) for r in (root, os.environ.get("FLASHINFER_TRACE_DIR")) if r]
-    if not given.is_absolute() and ".." not in given.parts:
+    if ".." in given.parts:
+        fix = "use a path below the problem's folder or $FLASHINFER_TRACE_DIR"
+        raise BadInput(f"the safetensors path {path!r} leads out of its folder", fix=fix)
+    dataset = os.environ.get("FLASHINFER_TRACE_DIR")
+    roots = [Path(r) for r in (root, dataset) if r]
+    if not given.is_absolute():
         for folder in roots:
-            for start in range(len(given.parts)):
+            for start in range(min(len(given.parts), _MAX_PARTS)):
                 candidate = folder.joinpath(*given.parts[start:])
-                if candidate.is_file():
+                if str(folder) == dataset and is_plain(candidate):
+                    return candidate
+                if any(is_plain(candidate, place) for place in roots):
                     return candidate
     as_given = Path(path)
-    return as_given if as_given.is_file() else None
+    return as_given if is_plain(as_given) else None
 
 
 def blob_header(file: Path) -> dict[str, TensorHeader]:

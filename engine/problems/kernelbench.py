@@ -14,11 +14,13 @@ import msgspec
 
 from engine.decoding import decode_json
 from engine.errors import BadInput, Fault
+from engine.problems.files import read_file
 from engine.problems.importing import Draft
 from engine.problems.reference import parse_source
 from engine.problems.sandboxed import run_once
 from engine.text import one_line
 
+MAX_SOURCE_BYTES = 8 * 1024 * 1024
 TIMEOUT_S = 120.0
 # KernelBench's own allclose limits for float32.
 _TOLERANCE = {"max_atol": 1e-4, "max_rtol": 1e-4, "required_matched_ratio": 1.0}
@@ -49,7 +51,7 @@ def kernelbench_drafts(source: Path) -> Iterator[Draft]:
     files = [source] if source.is_file() else sorted(source.rglob("*.py"))
     found = False
     for file in files:
-        text = _source_text(file)
+        text = _source_text(file, None if file == source else source)
         if text is None:
             continue
         found = True
@@ -59,12 +61,12 @@ def kernelbench_drafts(source: Path) -> Iterator[Draft]:
         raise BadInput("no KernelBench problem here", where=str(source), fix=fix)
 
 
-def _source_text(file: Path) -> str | None:
+def _source_text(file: Path, inside: Path | None) -> str | None:
     """The source if it defines what a problem needs."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_file(file, MAX_SOURCE_BYTES, inside=inside).decode("utf-8")
         names = {getattr(node, "name", "") for node in parse_source(text).body}
-    except (OSError, UnicodeDecodeError, SyntaxError):
+    except (BadInput, FileNotFoundError, UnicodeDecodeError, SyntaxError):
         return None
     return text if names.issuperset(_WANTED) else None
 

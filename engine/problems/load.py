@@ -6,6 +6,7 @@ names file (and line), field and fix. Unknown keys, missing blobs and loose tole
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import msgspec
 
 from engine.decoding import decode_json
 from engine.errors import BadInput
+from engine.problems.files import is_folder, read_file
 from engine.problems.model import (
     Axis,
     ConstAxis,
@@ -40,6 +42,7 @@ from engine.problems.validate import (
 )
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_WORKLOADS = 2000  # every evaluation runs them all
 _AXIS_KINDS: dict[str, type[Any]] = {"const": ConstAxis, "var": VarAxis, "expr": ExprAxis}
 _INPUT_KINDS: dict[str, type[Any]] = {
     "random": RandomInput,
@@ -68,7 +71,7 @@ def load_problem(path: Path | str) -> Problem:
 def read_problem(path: Path | str) -> Reading:
     """Read a folder (or its ``definition.json``) and collect every defect and note."""
     folder = Path(path)
-    if folder.name == "definition.json" and not folder.is_dir():
+    if folder.name == "definition.json" and not is_folder(folder):
         folder = folder.parent
     unknown: Counter[str] = Counter()
     try:
@@ -160,21 +163,16 @@ def parse_workload(raw: Any, where: str, unknown: Counter[str] | None = None) ->
 
 def _read(path: Path) -> bytes:
     folder = path.parent
-    if not folder.exists():
+    if not is_folder(folder):
+        if os.path.lexists(folder):
+            fix = "give a folder with definition.json and workload.jsonl"
+            raise BadInput("not a problem", where=str(folder), fix=fix)
         raise BadInput("no such file or folder", where=str(folder), fix="give the folder of a problem")
-    if not folder.is_dir():
-        raise BadInput(
-            "not a problem", where=str(folder), fix="give a folder with definition.json and workload.jsonl"
-        )
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise BadInput(f"larger than {MAX_FILE_BYTES >> 20} MiB", where=str(path), fix="split the problem")
-        return path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+        return read_file(path, MAX_FILE_BYTES, fix="split the problem").removeprefix(b"\xef\xbb\xbf")
     except FileNotFoundError:
         fix = "a problem is a folder with definition.json and workload.jsonl"
         raise BadInput("missing file", where=str(path), fix=fix) from None
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from None
 
 
 def _decode(data: bytes, where: str) -> Any:
@@ -199,6 +197,9 @@ def _workloads(folder: Path, unknown: Counter[str]) -> tuple[list[tuple[int, Wor
             workloads.append((number, parse_workload(_decode(line, where), where, unknown)))
         except BadInput as error:
             errors.append(error)
+        if number > MAX_WORKLOADS and len(workloads) > MAX_WORKLOADS:
+            what = f"more than {MAX_WORKLOADS} workloads"
+            raise BadInput(what, where=str(path), fix="keep those that matter, or split the problem")
     if not workloads and not errors:
         errors.append(BadInput("no workload", where=str(path), fix="add one JSON object per line"))
     return workloads, errors

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import stat
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,6 +16,7 @@ import msgspec
 
 from engine.decoding import decode_json
 from engine.errors import BadInput
+from engine.problems.files import is_folder, read_file
 from engine.problems.model import Problem
 from engine.problems.reference import parse_source, signature
 from engine.problems.solution import (
@@ -43,22 +45,22 @@ _IMPORTS = (
 )
 
 
-def load_solution(path: Path | str, problem: Problem | None = None) -> Solution:
+def load_solution(path: Path | str, problem: Problem | None = None, *, inside: Path | None = None) -> Solution:
     """A solution from ``.json``, ``.py`` or a C++/CUDA source, or from a folder with ``solution.json``.
 
     With ``problem``, a solution for another definition is refused and a bare source's calling style is found.
-    Raises :class:`BadInput`.
+    ``inside``: the folder that the file must lie in, links followed. Raises :class:`BadInput`.
     """
     file = Path(path)
-    if file.is_dir():
+    if is_folder(file):
         file = file / "solution.json"
     suffix = file.suffix.lower()
     if suffix == ".json":
-        return _from_json(file, problem)
+        return _from_json(file, problem, inside)
     if suffix == ".py":
-        return _from_python(file, problem)
+        return _from_python(file, problem, inside)
     if suffix in _CPP_SOURCES:
-        return _from_cpp(file, problem)
+        return _from_cpp(file, problem, inside)
     fix = "give a solution.json, a .py with run(), or a .cu/.cpp that binds run"
     raise BadInput(f"unknown kind of solution {suffix or file.name!r}", where=str(file), fix=fix)
 
@@ -176,29 +178,25 @@ def _names_outputs(parameters: tuple[str, ...], problem: Problem) -> bool:
     return len(rest) == len(outputs) and set(rest) == set(outputs)
 
 
-def _read_text(file: Path) -> str:
+def _read_text(file: Path, inside: Path | None = None) -> str:
     try:
-        if file.stat().st_size > MAX_SOURCE_BYTES:
-            raise BadInput(f"larger than {MAX_SOURCE_BYTES >> 20} MiB", where=str(file))
-        return file.read_bytes().decode("utf-8-sig")
+        return read_file(file, MAX_SOURCE_BYTES, inside=inside).decode("utf-8-sig")
     except FileNotFoundError:
         raise BadInput("no such file", where=str(file), fix="give an existing solution") from None
     except UnicodeDecodeError:
         raise BadInput("not UTF-8 text", where=str(file), fix="save it as UTF-8") from None
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=str(file)) from None
 
 
-def _from_json(file: Path, problem: Problem | None) -> Solution:
-    solution = solution_from_json(_read_text(file).encode(), str(file), file.parent)
+def _from_json(file: Path, problem: Problem | None, inside: Path | None) -> Solution:
+    solution = solution_from_json(_read_text(file, inside).encode(), str(file), file.parent)
     if problem is not None and solution.definition != problem.name:
         what = f"definition: the solution is for {solution.definition!r}, the problem is {problem.name!r}"
         raise BadInput(what, where=str(file), fix="correct one of them")
     return solution
 
 
-def _bare_source(file: Path) -> str:
-    source = _read_text(file)
+def _bare_source(file: Path, inside: Path | None) -> str:
+    source = _read_text(file, inside)
     if not source.strip():
         raise BadInput("the file is empty", where=str(file), fix="define run()")
     return source
@@ -214,12 +212,14 @@ def _plain_name(file: Path) -> str:
     return file.resolve().parent.name if generic and file.resolve().parent.name else file.stem
 
 
-def _from_python(file: Path, problem: Problem | None) -> Solution:
-    return solution_from_source(_bare_source(file), problem, name=_bare_name(file), author="user", path=file.name)
+def _from_python(file: Path, problem: Problem | None, inside: Path | None) -> Solution:
+    source = _bare_source(file, inside)
+    return solution_from_source(source, problem, name=_bare_name(file), author="user", path=file.name)
 
 
-def _from_cpp(file: Path, problem: Problem | None) -> Solution:
-    return solution_from_cpp(_bare_source(file), problem, name=_bare_name(file), author="user", path=file.name)
+def _from_cpp(file: Path, problem: Problem | None, inside: Path | None) -> Solution:
+    source = _bare_source(file, inside)
+    return solution_from_cpp(source, problem, name=_bare_name(file), author="user", path=file.name)
 
 
 def solution_from_cpp(
@@ -298,9 +298,18 @@ def _normalised(raw: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 def _filled(source: Any, folder: Path) -> Any:
     if not isinstance(source, dict) or source.get("content") or not isinstance(source.get("path"), str):
         return source
-    if not _is_safe(source["path"]) or not (folder / source["path"]).is_file():
+    file = folder / source["path"]
+    # What is not there, or cannot be, is told with the other rules of sources.
+    if not _is_safe(source["path"]) or not _exists(file):
         return source
-    return {**source, "content": _read_text(folder / source["path"])}
+    return {**source, "content": _read_text(file, folder)}
+
+
+def _exists(file: Path) -> bool:
+    try:
+        return not stat.S_ISDIR(file.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def _is_safe(path: str) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from engine.errors import BadInput
-from engine.problems.axes import ExpressionError, names_in, resolve_axes, shape_of
+from engine.problems.axes import MAX_VALUE, ExpressionError, names_in, resolve_axes, shape_of, spec_bytes
 from engine.problems.blobs import TensorHeader, blob_header, resolve_blob
 from engine.problems.dtypes import DTYPES, is_known, safetensors_name, same_storage, stored_shape
 from engine.problems.model import (
@@ -28,6 +28,10 @@ from engine.problems.reference import reference_errors
 LOOSE_ATOL = 0.1
 LOOSE_RTOL = 0.1
 LOOSE_RATIO = 0.95
+MAX_DIMS = 64  # of a tensor: PyTorch's own limit for elementwise operations
+MAX_OUTPUT_DIMS = 8  # whose strides travel with every call
+MAX_TENSOR_BYTES = 1 << 47  # what a process can address
+LARGEST_TOLERANCE = 3.4e38  # of float32, in which outputs are compared
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -47,6 +51,10 @@ def definition_errors(definition: Definition, where: str) -> list[BadInput]:
     for group, specs in (("inputs", definition.inputs), ("outputs", definition.outputs)):
         for name, spec in specs.items():
             errors += _spec_errors(definition, spec, f"{group}.{name}", where)
+            most = MAX_OUTPUT_DIMS if group == "outputs" else MAX_DIMS
+            if len(spec.shape or []) > most:
+                what = f"{group}.{name}.shape: {len(spec.shape or [])} dimensions, at most {most}"
+                errors.append(BadInput(what, where=where, fix="merge neighbouring dimensions"))
     errors += _name_errors(definition, where)
     errors += reference_errors(definition, where)
     return errors
@@ -59,12 +67,20 @@ def _axis_errors(definition: Definition, where: str) -> list[BadInput]:
         field = f"axes.{name}"
         if not name or name.isdigit():
             errors.append(BadInput(f"{field}: not a name for an axis", where=where, fix="use an identifier"))
-        if isinstance(axis, ConstAxis) and axis.value < 0:
-            errors.append(BadInput(f"{field}.value: {axis.value} is negative", where=where, fix="use 0 or more"))
+        if isinstance(axis, ConstAxis):
+            errors += _value_errors(f"{field}.value", axis.value, where)
         if isinstance(axis, ExprAxis):
             errors += _expression_errors(axis, before, set(definition.axes), field, where)
         before.add(name)
     return errors
+
+
+def _value_errors(field: str, value: int, where: str) -> list[BadInput]:
+    if value < 0:
+        return [BadInput(f"{field}: {value} is negative", where=where, fix="use 0 or more")]
+    if value > MAX_VALUE:
+        return [BadInput(f"{field}: more than {MAX_VALUE:.3g}", where=where, fix="correct the axis")]
+    return []
 
 
 def _expression_errors(
@@ -93,11 +109,15 @@ def _spec_errors(definition: Definition, spec: TensorSpec, field: str, where: st
         fix = f"use one of {', '.join(DTYPES)}"
         errors.append(BadInput(f"{field}.dtype: unknown dtype {spec.dtype!r}{hint}", where=where, fix=fix))
     for token in spec.shape or []:
-        if token not in definition.axes and not (token.isascii() and token.isdigit()):
+        if token not in definition.axes and not _is_number(token):
             hint = nearest(token, definition.axes)
             fix = "use an axis name or a decimal number in quotes; give an expression an axis of its own"
             errors.append(BadInput(f"{field}.shape: unknown axis {token!r}{hint}", where=where, fix=fix))
     return errors
+
+
+def _is_number(token: str) -> bool:
+    return token.isascii() and token.isdigit() and len(token) <= len(str(MAX_VALUE))
 
 
 def _name_errors(definition: Definition, where: str) -> list[BadInput]:
@@ -130,11 +150,9 @@ def workload_errors(definition: Definition, workload: Workload, where: str) -> l
 
 
 def _workload_axis_errors(definition: Definition, workload: Workload, where: str) -> list[BadInput]:
-    errors = [
-        BadInput(f"axes.{name}: {value} is negative", where=where, fix="use 0 or more")
-        for name, value in workload.axes.items()
-        if value < 0
-    ]
+    errors: list[BadInput] = []
+    for name, value in workload.axes.items():
+        errors += _value_errors(f"axes.{name}", value, where)
     missing = [n for n, axis in definition.axes.items() if isinstance(axis, VarAxis) and n not in workload.axes]
     errors += [
         BadInput(f"axes: no value for the var axis {name!r}", where=where, fix=f'add "{name}" to axes')
@@ -143,10 +161,20 @@ def _workload_axis_errors(definition: Definition, workload: Workload, where: str
     if errors:
         return errors
     try:
-        resolve_axes(definition, workload)
+        axes = resolve_axes(definition, workload)
     except BadInput as error:
         return [BadInput(error.what, where=where, fix=error.fix)]
-    return []
+    return _size_errors(definition, axes, where)
+
+
+def _size_errors(definition: Definition, axes: Mapping[str, int], where: str) -> list[BadInput]:
+    errors = []
+    for group, specs in (("inputs", definition.inputs), ("outputs", definition.outputs)):
+        for name, spec in specs.items():
+            if spec_bytes(spec, axes) > MAX_TENSOR_BYTES:
+                what = f"{group}.{name} takes more than {MAX_TENSOR_BYTES >> 40} TiB, which no process can address"
+                errors.append(BadInput(what, where=where, fix="correct the axes"))
+    return errors
 
 
 def _custom_errors(definition: Definition, workload: Workload, where: str) -> list[BadInput]:
@@ -167,6 +195,8 @@ def _scalar_errors(spec: TensorSpec, source: ScalarInput, field: str, where: str
     if spec.shape is not None:
         what = f"{field}: a scalar for an input that is declared as a tensor of shape {spec.shape}"
         return [BadInput(what, where=where, fix='use type random, or declare "shape": null')]
+    if isinstance(source.value, int) and not -(2**63) <= source.value < 2**63:
+        return [BadInput(f"{field}.value: more than 64 bits", where=where, fix="use a smaller number")]
     if isinstance(source.value, float) and not math.isfinite(source.value):
         return [BadInput(f"{field}.value: not a finite number", where=where, fix="use a finite number")]
     return []
@@ -179,6 +209,9 @@ def tolerance_errors(tolerance: Tolerance, where: str) -> list[BadInput]:
         value = getattr(tolerance, name)
         if value is not None and not (math.isfinite(value) and value >= 0):
             what = f"tolerance.{name}: {value} is not a finite number of 0 or more"
+            errors.append(BadInput(what, where=where, fix="use for instance 0.01"))
+        elif value is not None and value > LARGEST_TOLERANCE:
+            what = f"tolerance.{name}: {value} is more than float32 holds, in which outputs are compared"
             errors.append(BadInput(what, where=where, fix="use for instance 0.01"))
     ratio = tolerance.required_matched_ratio
     if not 0 < ratio <= 1:
@@ -198,14 +231,15 @@ def blob_findings(
         spec = definition.inputs.get(name)
         if spec is None or not isinstance(source, SafetensorsInput):
             continue
-        file = resolve_blob(source.path, root)
+        try:
+            file = resolve_blob(source.path, root)
+            header = blob_header(file) if file is not None else {}
+        except BadInput as error:
+            own = BadInput(f"inputs.{name}: {error.what}", where=where, fix=error.fix)
+            errors.append(error if error.where else own)
+            continue
         if file is None:
             missing.append(source.path)
-            continue
-        try:
-            header = blob_header(file)
-        except BadInput as error:
-            errors.append(error)
             continue
         errors += _tensor_errors(spec, shape_of(spec, axes) or (), source, header, f"inputs.{name}", where)
     return errors, missing

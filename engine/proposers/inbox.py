@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from typing import Any
 import msgspec
 
 from engine.errors import BadInput
+from engine.problems.files import read_file
 from engine.problems.solution import Solution, solution_sha
-from engine.problems.solution_io import load_solution
+from engine.problems.solution_io import MAX_SOURCE_BYTES, load_solution
 from engine.proposers.base import Context, LiveSink, Proposal, UnusableReply
 from engine.records import AgentState, Evaluation, Outcome
 from engine.text import clean, redact
@@ -101,7 +103,7 @@ class InboxProposer:
     def _offer_base(self, context: Context) -> None:
         """A first ``kernel.py`` to edit; never over a file that is there."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not self._file().exists():
+        if not os.path.lexists(self._file()):  # a dangling link would be written through
             (self.folder / SOURCE_FILE).write_text(context.base.solution.entry_source, encoding="utf-8")
 
     def _last_refused(self, context: Context) -> str:
@@ -159,7 +161,7 @@ class InboxProposer:
         """The file as a candidate, or ``None`` if this content was judged before."""
         path = self._file()
         try:
-            solution = load_solution(path, context.problem)
+            solution = load_solution(path, context.problem, inside=self.folder)
         except BadInput as error:
             return self._refuse(path, error, context, refused)
         if solution_sha(solution) in known:
@@ -173,13 +175,15 @@ class InboxProposer:
         )
 
     def _refuse(self, path: Path, error: BadInput, context: Context, refused: str) -> UnusableReply | None:
+        detail = clean(error.message)
         try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
+            text = read_file(path, MAX_SOURCE_BYTES, inside=self.folder).decode("utf-8", "replace")
+        except FileNotFoundError:
             return None
+        except BadInput:  # a link that leads out of the folder, a pipe: nothing of it is kept
+            text = detail
         if not text.strip() or redact(text) == refused:
             return None
-        detail = clean(error.message)
         self._write_outcome(WrittenOutcome(file=path.name, outcome=Outcome.REJECT, reason=UNUSABLE, detail=detail))
         return UnusableReply(reason=UNUSABLE, detail=detail, strategy=context.strategy, reply=text)
 

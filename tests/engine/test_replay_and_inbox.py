@@ -133,6 +133,24 @@ async def test_every_save_is_a_candidate_and_the_verdict_is_written_beside_it(la
     await asyncio.wait_for(task, 5)
 
 
+async def test_a_link_out_of_the_inbox_is_refused_and_nothing_of_it_is_kept(lab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    campaign = lab(in_order([]), candidates=50, proposer=["inbox"])
+    campaign._build = build_proposer
+    task = campaign.start()
+    inbox = campaign.folder / "agents" / "1"
+    await wait_for(lambda: (inbox / "kernel.py").exists())
+    await asyncio.sleep(0.3)
+    secret = tmp_path / "secret.py"
+    secret.write_text(kernel("ms=0.8", "canary"))
+    (inbox / "kernel.py").unlink()
+    (inbox / "kernel.py").symlink_to(secret)
+    await wait_for(lambda: outcome_of(inbox).get("reason") == "reply.unusable")
+    assert "leads out of its folder" in str(outcome_of(inbox)["detail"])
+    await campaign.order("stop")
+    await asyncio.wait_for(task, 5)
+    assert not any("canary" in str(event) for event in campaign.events(object))
+
+
 async def test_an_edit_made_while_no_engine_ran_counts_when_it_is_back(lab) -> None:  # type: ignore[no-untyped-def]
     campaign = lab(in_order([]), candidates=50, proposer=["inbox"])
     campaign._build = build_proposer

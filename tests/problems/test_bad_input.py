@@ -124,6 +124,26 @@ CASES = [
     ("negative tolerance", _set("w0.tolerance", {"max_atol": -1e-3}), ["tolerance.max_atol", "-0.001"]),
     ("ratio of seven", _set("w0.tolerance", {"required_matched_ratio": 7.0}), ["required_matched_ratio", "7.0"]),
     ("ratio of zero", _set("w0.tolerance", {"required_matched_ratio": 0}), ["required_matched_ratio", "(0, 1]"]),
+    (
+        "tolerance beyond float32",
+        _set("w0.tolerance", {"max_atol": 1e300}),
+        ["tolerance.max_atol", "1e+300", "float32"],
+    ),
+    ("nine dimensions", _set("d.outputs.y.shape", ["1"] * 9), ["outputs.y.shape", "9 dimensions, at most 8"]),
+    ("65 dimensions", _set("d.inputs.x.shape", ["1"] * 65), ["inputs.x.shape", "65 dimensions, at most 64"]),
+    ("no such memory", _set("d.axes.cols.value", 10**18), ["workload.jsonl:1", "inputs.x", "128 TiB", "the axes"]),
+    ("axis of 400 digits", _set("w0.axes.rows", 10**400), ["workload.jsonl:1", "axes.rows", "more than"]),
+    ("const of 400 digits", _set("d.axes.cols.value", 10**400), ["axes.cols", "value"]),
+    ("scalar of 400 digits", _set("w0.inputs.scale.value", 10**400), ["inputs.scale", "64 bits"]),
+    ("shape of 5000 digits", _set("d.inputs.x.shape", ["9" * 5000]), ["inputs.x.shape", "unknown axis"]),
+    ("endless expression", _set("d.axes.half.expression", "+".join("1" * 9999)), ["half", "longer than 400"]),
+    ("endless uuids", lambda _, w: [x.update(uuid="u" * 9999) for x in w], ["workload.jsonl:2", "on line 1"]),
+    ("endless name of an axis", _set("w0.axes", {"x" * 9999: -1}), ["workload.jsonl:1", "is negative"]),
+    (
+        "blob out of the folder",
+        _set("w0.inputs.x", {"type": "safetensors", "path": "../../../etc/passwd", "tensor_key": "x"}),
+        ["workload.jsonl:1", "inputs.x", "'../../../etc/passwd'", "leads out", "FLASHINFER_TRACE_DIR"],
+    ),
     ("tolerance is text", _set("w0.tolerance", {"max_rtol": "1e-2"}), ["tolerance.max_rtol", "float"]),
 ]
 
@@ -138,6 +158,7 @@ def test_each_defect_is_one_clear_line(make_problem: Any, change: Any, parts: li
     assert str(folder) in line, "names the file"
     for part in parts:
         assert part in line, line
+    assert len(line) < 1200
     assert not check_problem(folder).ok
 
 
