@@ -87,6 +87,7 @@ class Contender:
             await renewing
         finally:
             await asyncio.wait([renewing])
+            _ = renewing.cancelled() or renewing.exception()  # known, also where spawning failed first
             self.start_s += time.monotonic() - begin
 
     async def _spawn_and_load(self, side: Side) -> None:

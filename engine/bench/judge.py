@@ -42,7 +42,7 @@ from engine.problems.dtypes import torch_dtype
 from engine.problems.inputs import derive_seed, make_inputs, random_input, scalar_inputs
 from engine.problems.load import problem_from_json
 from engine.problems.model import Problem, Workload
-from engine.problems.outputs import normalize_outputs
+from engine.problems.outputs import normalize_outputs, why_not_dense
 from engine.problems.reference import load_reference
 
 _CACHE_BYTES = 256 << 20  # of base sets, beyond the last two
@@ -83,7 +83,12 @@ class Judge:
         return with_rules(spec, self.definition, workload, axes, self.device, tells_seeds=self.tells_seeds)
 
     def attach(self, input_fd: int, output_fd: int, request: jw.Attach) -> None:
-        self.sides[request.side] = Side(input_fd, output_fd, request)
+        try:
+            self.sides[request.side] = Side(input_fd, output_fd, request)
+        except OSError as error:
+            size = (request.input_bytes + request.output_bytes) / 1e9
+            detail = f"{size:.1f} GB of inputs and outputs cannot be shared: {error.strerror}"
+            raise JudgeFault("needs.memory", detail) from None
 
     # -- inputs ---------------------------------------------------------------------------------------------
 
@@ -92,7 +97,7 @@ class Judge:
         if self._module is None:
             try:
                 self._module = load_reference(self.definition)
-            except Exception as error:  # noqa: BLE001  the reference is foreign code: any exception is a finding
+            except BaseException as error:  # noqa: BLE001  foreign code: whatever it raises is a finding
                 raise foreign_fault("the reference cannot be imported", error, self.definition.reference) from None
         return self._module
 
@@ -123,7 +128,7 @@ class Judge:
             raise JudgeFault(fault.reason, fault.detail) from None
         except BadInput as error:
             raise JudgeFault("fault.reference", error.message) from None
-        except Exception as error:  # noqa: BLE001  foreign input generator
+        except BaseException as error:  # noqa: BLE001  foreign input generator
             raise foreign_fault("the input generator failed", error, self.definition.reference) from None
         self._check_shapes(workload, values)
         if self.problem.workloads[workload].uuid == UUID and not self.tells_seeds:
@@ -150,6 +155,8 @@ class Judge:
                     raise JudgeFault("fault.reference", f"input {item.name} is not a number")
             elif not isinstance(value, torch.Tensor) or tuple(value.shape) != item.shape:
                 raise JudgeFault("fault.reference", f"input {item.name} does not have shape {list(item.shape)}")
+            elif odd := why_not_dense(value):
+                raise JudgeFault("fault.reference", f"input {item.name} is {odd}")
             elif value.dtype != torch_dtype(item.dtype):
                 raise JudgeFault("fault.reference", f"input {item.name} is {value.dtype}, declared {item.dtype}")
 
@@ -310,16 +317,23 @@ class Judge:
         """The reference's outputs. ``values`` are the caller's own: a reference may write into them."""
         try:
             result = normalize_outputs(self.definition, self.module.run(*values), self.device)
+            for name, value in zip(self.definition.outputs, result, strict=True):
+                if odd := why_not_dense(value):
+                    raise JudgeFault("fault.reference", f"the reference failed: output {name} is {odd}")
+            return [value.detach().to(self.device) for value in result]
         except JudgeFault:
             raise
-        except Exception as error:  # noqa: BLE001  foreign reference
+        except BaseException as error:  # noqa: BLE001  foreign reference
             raise foreign_fault("the reference failed", error, self.definition.reference) from None
-        return [value.detach().to(self.device) for value in result]
 
 
-def foreign_fault(what: str, error: Exception, source: str) -> JudgeFault:
+def foreign_fault(what: str, error: BaseException, source: str) -> JudgeFault:
     """``needs.cuda`` where the problem's code asks for a GPU that is not there, else ``fault.reference``."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:600]
+    try:
+        said = str(error)
+    except BaseException:  # noqa: BLE001  the text of a foreign exception is foreign code too
+        said = "(its text could not be read)"
+    text = " ".join(f"{type(error).__name__}: {said}".split())[:600]
     if not torch.cuda.is_available() and asks_for_cuda(text, source):
         return JudgeFault("needs.cuda", f"{what} without a GPU: {text}")
     return JudgeFault("fault.reference", f"{what}: {text}")
@@ -384,7 +398,7 @@ def main() -> NoReturn:
     ns.prctl(ns.PR_SET_DUMPABLE, 0)
     try:
         serve(control)
-    except (EOFError, ConnectionError, wire.ProtocolError):
+    except (EOFError, ConnectionError):  # the engine is gone; anything else is ours and leaves its traceback
         os._exit(0)
 
 

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import math
 import os
+import signal
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from engine.errors import Fault
 
 T = TypeVar("T")
 _GRACE_S = 5.0
+_ENDING_S = 2.0
 _OUTPUT_LIMIT = 1 << 20
 _OUTPUT_KEPT = 4096
 
@@ -99,14 +101,33 @@ class Helper:
             return " ".join(self.log.read_bytes()[-600:].decode("utf-8", "replace").split())
         return ""
 
+    async def code(self) -> int | None:
+        """The exit status of a process whose socket is closed; ``None`` if it does not end all the same."""
+        try:
+            return await asyncio.wait_for(self.process.wait(), _ENDING_S)
+        except TimeoutError:
+            return None
+
     async def stop(self) -> None:
         self.writer.close()
         try:
-            await asyncio.wait_for(self.process.wait(), 2.0)
+            await asyncio.wait_for(self.process.wait(), _ENDING_S)
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             await self.process.wait()
+
+
+def ending(code: int | None) -> str:
+    """How a process ended, in words. Sandboxes tell a signal as 128 + its number."""
+    if code is None:
+        return "how is not known"
+    number = -code if code < 0 else code - 128
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"with exit status {code}"
+    return f"killed by {name}" + (" (by itself, or because memory ran out)" if name == "SIGKILL" else "")
 
 
 class Zygote:
@@ -328,8 +349,15 @@ class JudgeClient:
                     self.helper.process.kill()  # what it may still say would be taken for another answer
                 raise Fault("fault.reference", f"the reference did not answer within {timeout_s:.0f} s") from None
             except (EOFError, ConnectionError, wire.ProtocolError):
-                detail = self.helper.last_words()
-                raise Fault("fault.judge", f"the judge process ended: {detail}") from None
+                raise await self._ended(runs_reference=isinstance(request, jw.Fill | jw.Check)) from None
+
+    async def _ended(self, *, runs_reference: bool) -> Fault:
+        """The judge's own faults leave a traceback and status 1; else what it ran ended it, or somebody."""
+        code, said = await self.helper.code(), self.helper.last_words()
+        if code is None or not runs_reference or (code == 1 and said):
+            return Fault("fault.judge", f"the judge process ended: {said or ending(code)}")
+        detail = f"the process that runs the reference ended, {ending(code)}"
+        return Fault("fault.reference", f"{detail}: {said}" if said else detail)
 
     async def open(self, request: jw.Open) -> jw.Opened:
         opened = await self._ask(request, jw.Opened, 120.0)
@@ -339,8 +367,11 @@ class JudgeClient:
         return opened
 
     async def attach(self, side: int, arenas: tuple[int, int], input_bytes: int, output_bytes: int) -> None:
+        """Raises :class:`Fault` ``needs.memory`` where so much cannot be mapped."""
         request = jw.Attach(side=side, input_bytes=input_bytes, output_bytes=output_bytes)
-        await self._ask(request, jw.Filled, 30.0, arenas)
+        attached = await self._ask(request, jw.Filled, 30.0, arenas)
+        if attached.reason:
+            raise Fault(attached.reason, attached.detail)
 
     async def fill(
         self, sides: list[int], workload: int, calls: list[jw.Inputs], timeout_s: float, *, told: bool = False

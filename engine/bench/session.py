@@ -16,7 +16,7 @@ from engine.bench import compile_cache, wire
 from engine.bench import judge_wire as jw
 from engine.bench.clocks import ClockWatch
 from engine.bench.layout import PAGE
-from engine.bench.machine import Cores, memory_limit
+from engine.bench.machine import Cores, memory_limit, total_memory
 from engine.bench.memory_plan import MANY_PLACES, MANY_SLOTS, fitting, is_large, sides_that_fit, slots_of
 from engine.bench.overhead import Overhead
 from engine.bench.plan_calls import looked_at, round_inputs
@@ -35,6 +35,7 @@ _COMPILER_WORDS = ("torch.compile", "torch._dynamo", "torch._inductor")
 _FIRST_UID = 61000
 LIBRARY = "benchmark_kernel"  # SOL-ExecBench's name for a built extension
 _UIDS = 4000
+HOST_SETS = 3  # a candidate's two calls in flight, and what the judge compares with
 
 
 def uses_compiler(solution: Solution) -> bool:
@@ -168,6 +169,15 @@ class Session:
 
     def _must_fit(self) -> None:
         """Raises :class:`Fault` ``needs.memory`` before processes run into it one by one."""
+        host = total_memory() / 1e9
+        for spec in self.specs:
+            one = (spec.input_stride + spec.output_stride) / 1e9
+            if HOST_SETS * one > host:
+                raise Fault(
+                    "needs.memory",
+                    f"workload {spec.uuid}: inputs and outputs of a call take {one:.1f} GB; this machine "
+                    f"({host:.0f} GB) must hold them {HOST_SETS} times, for the judge and a process",
+                )
         for spec in self.specs if self.device_bytes is not None else []:
             if not fitting(spec, self.device_bytes or 0):
                 one = (spec.input_stride + spec.output_stride) / 1e9

@@ -60,6 +60,15 @@ def normalize_outputs(definition: Definition, result: Any, device: torch.device 
     return [_tensor(name, value, definition, device) for name, value in zip(names, values, strict=True)]
 
 
+def why_not_dense(value: torch.Tensor) -> str:
+    """What keeps a tensor from being compared element by element; empty if nothing does."""
+    if value.layout is not torch.strided or value.is_nested:
+        return f"a tensor of layout {value.layout}, not a dense one"
+    if value.is_quantized or value.is_meta:
+        return f"a {'quantized' if value.is_quantized else 'meta'} tensor, which has no plain elements"
+    return ""
+
+
 def _tensor(name: str, value: Any, definition: Definition, device: torch.device | str) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value

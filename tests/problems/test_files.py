@@ -185,5 +185,5 @@ def test_half_a_surrogate_pair_is_called_what_it_is(lone: str) -> None:
 
 @pytest.mark.parametrize("fine", ['["\\ud83d\\ude00"', '["\\\\ud800"', '["a"'])
 def test_other_errors_of_a_document_keep_their_own_words(fine: str) -> None:
-    with pytest.raises(BadInput, match="truncated|cut short"):
+    with pytest.raises(BadInput, match="truncated"):
         decode_json(fine, where="a document")
