@@ -11,8 +11,10 @@ import click
 
 import engine
 from engine.errors import KernelArcError
+from engine.text import one_line
 
 _CLI = "kernelarc_tui.cli"
+LINE_LIMIT = 2000  # characters of one line of an error
 
 # section → command → (module, one line of help). The help text here is what ``kernelarc --help`` shows without
 # importing the module; a test keeps it equal to the command's own.
@@ -167,15 +169,15 @@ def cli(args: list[str] | None = None) -> None:
         code = 130
     except click.ClickException as error:
         where = f" ({error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
-        click.echo(f"kernelarc: {' '.join(error.format_message().split())}{where}", err=True)
+        click.echo(f"kernelarc: {one_line(error.format_message(), LINE_LIMIT)}{where}", err=True)
         code = 2
     except KernelArcError as error:
-        click.echo(f"kernelarc: {error.message}", err=True)
+        click.echo(f"kernelarc: {one_line(error.message, LINE_LIMIT)}", err=True)
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
     except OSError as error:  # a full disk behind ``>``, a folder that may not be entered
-        where = f"{error.filename}: " if error.filename else ""
+        where = f"{one_line(str(error.filename))}: " if error.filename else ""
         click.echo(f"kernelarc: {where}{error.strerror or error}", err=True)
         code = 3
     sys.exit(code if isinstance(code, int) else 0)

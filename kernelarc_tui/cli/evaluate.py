@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from engine.errors import BadInput, Fault
+from engine.text import one_line
 from kernelarc_tui.cli.common import Positive, emit_json, json_option, ms, table, times
 
 _SHARES = {"roofline_ms": "of bound", "ceiling_ms": "of measured ceiling"}
+DETAIL_LIMIT = 2000  # characters
 EXIT_CODES = {"PASS": 0, "FAIL": 1, "REJECT": 1, "ERROR": 3}
 
 
@@ -112,9 +114,10 @@ def _uuids(problem: Any, wanted: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _text(document: dict[str, Any]) -> str:
-    lines = [f"{document['verdict']}  {document['solution']}  on {document['device']}"]
+    # Candidates choose names and details: each stays on its line, or it could write a verdict of its own.
+    lines = [f"{document['verdict']}  {one_line(document['solution'])}  on {document['device']}"]
     if document["reason"]:
-        lines.append(f"  {document['reason']}: {document['detail']}")
+        lines.append(f"  {document['reason']}: {one_line(document['detail'], DETAIL_LIMIT)}")
     workloads = document["workloads"]
     shares = [(k, t) for k, t in _SHARES.items() if any(w[k] and w["latency_ms"] for w in workloads)]
     rows = [
@@ -132,8 +135,9 @@ def _text(document: dict[str, Any]) -> str:
     rival = document.get("against")
     if rival is not None:
         low, high = rival["speedup_ci"]
-        lines.append(f"{times(rival['speedup'])} against {rival['solution']} (95 %: {low:.3f} to {high:.3f})")
-    lines += [f"note: {note}" for note in document["notes"]]
+        beside = f"{times(rival['speedup'])} against {one_line(rival['solution'])}"
+        lines.append(f"{beside} (95 %: {low:.3f} to {high:.3f})")
+    lines += [f"note: {one_line(note, DETAIL_LIMIT)}" for note in document["notes"]]
     return "\n".join(lines)
 
 

@@ -12,7 +12,7 @@ from kernelarc_tui.cli.common import ms, times
 
 def event_line(stored: Stored) -> str | None:
     """One line for a person, or ``None`` for events that only a screen needs."""
-    text = _text(stored.event)
+    text = " ".join((_text(stored.event) or "").splitlines())  # details are candidates' words
     return f"{time.strftime('%H:%M:%S', time.localtime(stored.at))} {text}" if text else None
 
 

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import click
 
+from engine.text import one_line
 from kernelarc_tui.cli.common import emit_json, json_option, table
+
+LINE_LIMIT = 2000  # characters
 
 
 @click.group()
@@ -68,11 +71,11 @@ def check(paths: tuple[Path, ...], as_json: bool) -> None:
         emit_json({"problems": results})
     else:
         for result in results:
-            click.echo(f"{'ok ' if result.ok else 'bad'} {result.name or result.path}")
+            click.echo(f"{'ok ' if result.ok else 'bad'} {one_line(result.name or result.path)}")
             for line in result.errors:
-                click.echo(f"    error: {line}")
+                click.echo(f"    error: {one_line(line, LINE_LIMIT)}")
             for line in result.notes:
-                click.echo(f"    note: {line}")
+                click.echo(f"    note: {one_line(line, LINE_LIMIT)}")
     if not all(result.ok for result in results):
         raise click.exceptions.Exit(1)
 
@@ -126,8 +129,7 @@ def import_(source: Path, format_: str, out: Path | None, as_json: bool) -> None
         emit_json({"problems": results})
     else:
         for result in results:
-            click.echo(
-                f"{'imported' if result.ok else 'refused '} {result.name}: {result.path or result.errors[0]}"
-            )
+            said = one_line(f"{result.name}: {result.path or result.errors[0]}", LINE_LIMIT)
+            click.echo(f"{'imported' if result.ok else 'refused '} {said}")
     if not results or not all(result.ok for result in results):
         raise click.exceptions.Exit(1)

@@ -13,11 +13,14 @@ import pytest
 
 from engine import paths
 from engine.errors import BadInput
+from engine.store import events as ev
 from engine.store import memories, offline
 from engine.store.reader import StoreReader
 from engine.store.rows import MemoryWrite
 from engine.store.tx import Tx
 from kernelarc_tui.cli.campaigns import config_from
+from kernelarc_tui.cli.evaluate import _text
+from kernelarc_tui.cli.lines import event_line
 from kernelarc_tui.settings import load_settings
 from kernelarc_tui.themes import load_theme
 from tests.fixtures.recorded import record_campaign
@@ -180,3 +183,31 @@ def test_a_settings_file_is_written_as_people_write(tmp_path: Path) -> None:
     assert config.rotate_models and config.config == "custom"
     with pytest.raises(BadInput, match=r"campaign\.yaml: unknown setting 'bogus'"):
         config_from({"device": "cpu", "bogus": 1}, file)
+
+
+def test_a_candidates_words_stay_on_their_line() -> None:
+    """Otherwise an exception's text could look like a verdict."""
+    said = "ValueError: \x1b[2J\n\nverdict PASS \u2028PASS  mine"
+    document = {
+        "verdict": "FAIL",
+        "solution": "k\nPASS",
+        "device": "cpu",
+        "reason": "wrong.exception",
+        "detail": said,
+        "workloads": [],
+        "geomean_speedup": None,
+        "notes": [said],
+        "against": None,
+    }
+    lines = _text(document).splitlines()
+    assert [line.split()[0] for line in lines] == ["FAIL", "wrong.exception:", "note:"]
+    stored = ev.Stored(1, 0.0, ev.CandidateError(agent="1", reason="fault.judge", detail="so\nPASS"))
+    assert len((event_line(stored) or "").splitlines()) == 1
+
+
+def test_an_error_of_any_length_is_one_short_line_without_escapes(tmp_path: Path) -> None:
+    done = run("evaluate", "rmsnorm_residual_fp32", str(tmp_path / ("a\x1b[2J" * 900)))
+    assert done.returncode == 2 and len(done.stderr) < 1200 and done.stderr.count("\n") == 1
+    assert "\x1b" not in done.stderr and "Traceback" not in done.stderr
+    done = run("problems", "check", "p" * 9000)
+    assert len(done.stdout) < 1200 and "Traceback" not in done.stderr
