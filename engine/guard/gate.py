@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from engine.guard.gate_async import AsyncWork
 from engine.guard.gate_entry import check_entry
 from engine.guard.gate_native import mentions, refuse_flags, refuse_native
 from engine.guard.gate_scan import Scan
@@ -35,6 +36,8 @@ _TRANSPARENT = re.compile(  # encodings in which ASCII text is itself
     r"big5\w*|euc-\w+|shift-?jis\w*|sjis"
 )
 _TYPE_COMMENT = re.compile(r"#[ \t]*type:(?![ \t]*ignore)[^\n]{0,400}[\w\]][ \t]*\(")
+
+_TYPE_MARK = re.compile(r"#[ \t]*type:")
 
 _TRUSTED_FILES = frozenset(
     {"definition.json", "workload.jsonl", "workloads.jsonl", "config.json", "solution.json", "bounds.json"}
@@ -80,14 +83,18 @@ def _check(solution: Solution, problem: Problem) -> None:
     _check_files(solution)
     _check_languages(solution)
     own = frozenset(_top_level(s.path) for s in solution.sources if s.path.endswith(".py"))
+    alone = sum(s.path.endswith(".py") for s in solution.sources) == 1
     trees: dict[str, ast.Module] = {}
+    work: list[tuple[str, AsyncWork]] = []
     for source in solution.sources:
         if source.path.endswith(".py"):
-            trees[source.path] = _check_python(source, own)
+            trees[source.path], begun = _check_python(source, own, alone=alone)
+            work += [(source.path, found) for found in begun]
         elif source.path.endswith(_CPP_SUFFIXES):
             refused = refuse_native(source.path, source.content)
             if refused:
                 raise Refused(*refused)
+    _check_work(work)
     entry = solution.entry_file
     if entry in trees:
         refused = check_entry(trees[entry], solution, problem)
@@ -122,6 +129,11 @@ def _check_files(solution: Solution) -> None:
             raise Refused(
                 "gate.too-large", f"{source.path} has {len(source.content)} characters, at most {MAX_PYTHON}"
             )
+    for path in sorted(seen):
+        folder = next((str(p) for p in PurePosixPath(path).parents if str(p) in seen), None)
+        if folder is not None:
+            shown = f"{one_line(path, 80)} lies in {one_line(folder, 80)}"
+            raise Refused("gate.path", f"{shown}, which is a file; rename one of the two")
     if solution.entry_file not in seen:
         raise Refused(
             "gate.entry-point", f"the entry file {one_line(solution.entry_file, 80)} is not among the sources"
@@ -197,20 +209,38 @@ def _check_languages(solution: Solution) -> None:
 # -- Python sources
 
 
-def _check_python(source: SourceFile, own: frozenset[str]) -> ast.Module:
-    """Parse as Python would read the file, scan, and return the tree."""
+def _check_python(source: SourceFile, own: frozenset[str], *, alone: bool) -> tuple[ast.Module, list[AsyncWork]]:
+    """Parse as Python would read the file and scan; its tree, and the work that each reading of it starts."""
     trees = _readings(source)
-    comment = _TYPE_COMMENT.search(source.content) if "jit" in source.content else None
+    comment = _TYPE_COMMENT.search(source.content) if _has_read_types(source.content) else None
     if comment:
         line = source.content.count("\n", 0, comment.start()) + 1
-        raise Refused("gate.obfuscation", f"{source.path} line {line}: a type comment contains a call")
+        why = "a type comment contains a call; write remarks in a comment without 'type:'"
+        raise Refused("gate.obfuscation", f"{source.path} line {line}: {why}")
+    work = []
     for tree in trees:
-        findings = Scan(tree, source.content, own).run()
+        scan = Scan(tree, source.content, own, alone=alone)
+        findings = scan.run()
+        work.append(scan.work)
         if findings:
             first = findings[0]
             more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
             raise Refused(first.code, f"{source.path} line {first.line}: {first.what}{more}")
-    return trees[0]
+    return trees[0], work
+
+
+def _has_read_types(text: str) -> bool:
+    """Whether torch.jit reads types from comments: it does where one of their lines has an arrow."""
+    return "jit" in text and any("->" in line and _TYPE_MARK.search(line) for line in text.split("\n"))
+
+
+def _check_work(work: list[tuple[str, AsyncWork]]) -> None:
+    """Unjoined work, where any file can make what works: one file may start what another made."""
+    if not any(found.possible for _, found in work):
+        return
+    for path, found in work:
+        for line, code, what in found.unjoined():
+            raise Refused(code, f"{path} line {line}: {what}")
 
 
 def _readings(source: SourceFile) -> list[ast.Module]:

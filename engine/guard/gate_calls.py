@@ -22,7 +22,9 @@ _PATH_METHODS = frozenset({"unlink", "mkdir", "touch", "rmdir", "chmod", "makedi
 def check_call(scan: Scan, node: ast.Call, scope: Scope, branch: int) -> None:
     """Report what is refused about this call to ``scan``; the callee's name itself is judged elsewhere."""
     function = node.func
-    if isinstance(function, ast.Name) and not scope.is_local(function.id):
+    if isinstance(function, ast.Name) and not (
+        scope.is_local(function.id) or scan.names.certain(function.id, function)
+    ):
         _builtin(scan, node, function.id, scope)
     if isinstance(function, ast.Attribute):
         _method(scan, node, function, scope)
@@ -47,11 +49,11 @@ def _builtin(scan: Scan, node: ast.Call, name: str, scope: Scope) -> None:
     elif name in ("setattr", "delattr") and len(given) >= 2:
         _assign(scan, node, given[0], given[1], scope)
     elif name in ("globals", "locals") or (name == "vars" and not given):
-        if id(node) not in scan.handled and name not in scope.module.names:
+        if id(node) not in scan.handled:
             scan.add(node, ("gate.forbidden-call", f"{name}() hands out a namespace; use an ordinary dict"))
     elif name == "vars" and given and scan.dotted(given[0], scope):
         scan.add(node, ("gate.forbidden-call", "vars() of a module"))
-    elif name in TABLES.exit_calls and name not in scope.module.names:
+    elif name in TABLES.exit_calls:
         scan.add(node, ("gate.forbidden-call", f"{name}() ends the process"))
 
 
@@ -144,7 +146,7 @@ def _path(scan: Scan, node: ast.Call, scope: Scope) -> None:
 def _lookup(scan: Scan, node: ast.Call, owner: ast.expr, name: ast.expr, scope: Scope) -> None:
     text = scan.text(name, scope)
     if text is None:
-        scan.attribute_name(node, name, scope)
+        scan.attribute_name(node, name, scope, owner)
         return
     if scan.add(node, rules.refuse_attribute(text)):
         return

@@ -16,6 +16,7 @@ _STDLIB = frozenset(sys.stdlib_module_names)
 _PATHS = re.compile(r"/(?:proc|sys|dev|etc|root|home|run|var|boot|tmp)(?:/[\w.*{}-]{0,64}){0,16}")
 _FORMAT_REACH = re.compile(r"\{[^{}]{0,200}[.\[]_{0,1}_\w")
 _IDENTIFIER_PATH = re.compile(r"[\w.]{1,200}")
+_HINTS = {"sys.path": "; leave it out: the candidate's own folder is searched already"}
 _WRITES = frozenset("wax+")
 
 
@@ -41,7 +42,8 @@ def refuse_dotted(target: str) -> Refusal | None:
             and member not in allowed
             and not (member.startswith("__") and member.endswith("__"))
         ):
-            return "gate.forbidden-call", f"{prefix}.{member} is not available to a kernel"
+            hint = _HINTS.get(f"{prefix}.{member}", "")
+            return "gate.forbidden-call", f"{prefix}.{member} is not available to a kernel{hint}"
     if "__dict__" in parts[1:]:
         return "gate.forbidden-name", f"{target} reaches into a module"
     if parts[0] in _STDLIB and any(p.startswith("_") and not p.endswith("__") for p in parts[1:]):

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from engine.guard import gate_rules as rules
+from engine.guard.gate_annotations import annotation_expressions
 from engine.guard.gate_async import AsyncWork
 from engine.guard.gate_calls import check_call
-from engine.guard.gate_module import Finding, conclude, is_main_guard
-from engine.guard.gate_names import Resolver, attribute_chain, build_scopes
+from engine.guard.gate_module import Computed, Finding, conclude, is_main_guard
+from engine.guard.gate_names import TYPE_OF, Resolver, attribute_chain, build_scopes
+from engine.guard.gate_own import OwnNames
 from engine.guard.gate_stores import store
 from engine.guard.gate_tables import FORBIDDEN_NAMES, SENSITIVE, TABLES
 from engine.guard.gate_text import Scope
@@ -20,34 +22,26 @@ _CALL_ONLY = {"open": "gate.forbidden-call", "setattr": "gate.obfuscation", "del
 _NAMESPACES = frozenset({"globals", "locals", "vars"})
 _VALUES_RESTRICTED = frozenset(TABLES.allowed_only) - {"sys.stdout", "sys.stderr", "torch._decomp"}
 _HANDLED_ROLES = frozenset({"alias", "base", "member", "subscripted"})
-_DECODERS = frozenset(
-    {
-        "decode",
-        "fromhex",
-        "unhexlify",
-        "a2b_hex",
-        "a2b_base64",
-        "decompress",
-        "translate",
-        "maketrans",
-        "to_bytes",
-        "__dir__",
-    }
-)
 
 
 class Scan:
-    """One module. ``own`` are the top-level names of the candidate's own modules."""
+    """One module. ``own`` are the top-level names of the candidate's own modules; ``alone``: there is no other."""
 
-    def __init__(self, tree: ast.Module, source: str, own: frozenset[str]) -> None:
+    def __init__(self, tree: ast.Module, source: str, own: frozenset[str], *, alone: bool) -> None:
         self.own, self.findings = own, list[Finding]()
         self.scopes = build_scopes(tree)
         self.resolver = Resolver(self.scopes.values())
         self.work = AsyncWork()
         self.imported = {t for s in self.scopes.values() for given in s.imports.values() for t in given}
         self.modules = {t for s in self.scopes.values() for t in s.modules}
+        self.names = OwnNames(tree, frozenset(self.imported), own, alone=alone)
+        if self.names.exposed:  # what is imported can then be used from elsewhere
+            for target in self.imported:
+                if target.partition(".")[0] not in own:
+                    self.work.use(target)
+        self.work.possible |= self.names.modules_at_hand
         self.handled: set[int] = set()  # calls of globals() and the like that their parent has judged
-        self.dynamic: list[tuple[ast.expr, Scope] | None] = []  # computed attribute names
+        self.dynamic: list[Computed | None] = []  # computed attribute names
         self.dynamic_line = 0
         self.telling: str = ""  # a sensitive string constant
         self.decodes = False
@@ -93,13 +87,13 @@ class Scan:
     def text(self, node: ast.expr, scope: Scope) -> str | None:
         return self.resolver.text(node, scope)
 
-    def attribute_name(self, node: ast.expr, name: ast.expr, scope: Scope) -> None:
+    def attribute_name(self, node: ast.expr, name: ast.expr, scope: Scope, owner: ast.expr | None = None) -> None:
         """A name is looked up on something by a computed string."""
         text = self.text(name, scope)
         if text is not None:
             self.add(node, rules.refuse_attribute_path(text))
         else:
-            self.dynamic.append((name, scope))
+            self.dynamic.append(Computed(name, scope, node.lineno, owner))
             self.dynamic_line = self.dynamic_line or getattr(node, "lineno", 0)
 
     def namespace_item(self, owner: ast.expr, key: ast.expr | None, scope: Scope) -> None:
@@ -115,19 +109,19 @@ class Scan:
         name = node.id
         if not isinstance(node.ctx, ast.Load):
             return
-        if name in FORBIDDEN_NAMES and not scope.is_local(name):
+        local = scope.is_local(name) or self.names.certain(name, node)
+        if name in FORBIDDEN_NAMES and not local:
             code = (
                 "gate.forbidden-name" if name.startswith("__") and name != "__import__" else "gate.forbidden-call"
             )
             self.add(node, (code, f"{name}: {FORBIDDEN_NAMES[name]}"))
             return
-        local = scope.is_local(name)
         if name in TABLES.exits and role != "handler" and not local:
             self.add(node, ("gate.forbidden-call", f"{name} would end the process; raise an ordinary exception"))
         if role != "callee" and not local:
             if name in _CALL_ONLY:
                 self.add(node, (_CALL_ONLY[name], f"{name} is used as a value; call it directly"))
-            elif name in _NAMESPACES and name not in scope.module.names:
+            elif name in _NAMESPACES:
                 self.add(node, ("gate.forbidden-name", f"{name} is used as a value"))
             elif name == "getattr":
                 self.dynamic.append(None)
@@ -138,6 +132,8 @@ class Scan:
 
     def _use(self, node: ast.expr, scope: Scope, role: str) -> None:
         for target in self.dotted(node, scope):
+            if target.partition(".")[0] != TYPE_OF:
+                self.work.use(target, as_base=role == "base" and target in self.modules)
             if self.add(node, rules.refuse_dotted(target)):
                 return
             if role in _HANDLED_ROLES:
@@ -151,7 +147,7 @@ class Scan:
     def _attribute(self, node: ast.Attribute, scope: Scope, branch: int, role: str) -> None:
         base, names = attribute_chain(node)
         for name in names:
-            if name in _DECODERS or name.endswith(
+            if name in TABLES.decoders or name.endswith(
                 ("b64decode", "b32decode", "b16decode", "b85decode", "a85decode")
             ):
                 self.decodes = True
@@ -162,7 +158,8 @@ class Scan:
 
     def _call(self, node: ast.Call, scope: Scope, branch: int, role: str) -> None:
         check_call(self, node, scope, branch)
-        self.work.call(node, branch)
+        self.work.call(node, branch, self.dotted(node.func, scope))
+        self.names.called(node, scope)
         self.stack.append((node.func, scope, branch, "callee"))
         self.extend(node.args, scope, branch, "argument")
         self.extend((k.value for k in node.keywords), scope, branch, "argument")
@@ -170,6 +167,10 @@ class Scan:
     def _assign(self, node: ast.Assign, scope: Scope, branch: int, role: str) -> None:
         for target in node.targets:
             store(self, target, scope)
+        if isinstance(node.value, ast.Constant) and all(
+            isinstance(t, ast.Name) and self.names.is_unused(t.id, scope) for t in node.targets
+        ):
+            return  # text that nothing ever reads
         named = all(isinstance(t, ast.Name | ast.Tuple | ast.List) for t in node.targets)
         self._value(node.value, scope, branch, named)
 
@@ -288,9 +289,11 @@ class Scan:
         """Annotations can be evaluated (torch.jit does), also when they are strings."""
         if node is None:
             return
-        for part in ast.walk(node):
-            if isinstance(part, ast.Constant) and isinstance(part.value, str) and "(" in part.value:
-                self.add(part, ("gate.obfuscation", "an annotation string contains a call"))
+        for part in annotation_expressions(node, lambda expr: self.dotted(expr, scope)):
+            if isinstance(part, ast.Call):
+                self.add(node, ("gate.obfuscation", "an annotation string contains a call"))
+            elif isinstance(part, ast.Name | ast.Attribute):
+                self.stack.append((part, scope, 0, "value"))
         self.stack.append((node, scope, 0, "value"))
 
     def _class(self, node: ast.ClassDef, scope: Scope, branch: int, role: str) -> None:

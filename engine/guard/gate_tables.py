@@ -23,6 +23,7 @@ class _File(msgspec.Struct, frozen=True, rename={"allowed_only": "allowed-only"}
     unstorable: frozenset[str]
     module_dunders: frozenset[str]
     sensitive: frozenset[str]
+    decoders: frozenset[str]
     env_writable: tuple[str, ...]
     env_denied: tuple[str, ...]
     star_imports: frozenset[str]

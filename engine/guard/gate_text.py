@@ -12,11 +12,23 @@ _MAX_FOLD = 4096
 class Scope:
     """A module, function, class or comprehension scope. ``values``: name → expressions assigned to it."""
 
-    __slots__ = ("imports", "kind", "modules", "names", "outer", "parameters", "parent", "targets", "values")
+    __slots__ = (
+        "bound",
+        "imports",
+        "kind",
+        "modules",
+        "names",
+        "outer",
+        "parameters",
+        "parent",
+        "targets",
+        "values",
+    )
 
     def __init__(self, parent: Scope | None, kind: str = "function") -> None:
         self.parent, self.kind = parent, kind  # module | function | class | comprehension
         self.names: set[str] = set()
+        self.bound: dict[str, int] = {}  # how many places bind the name
         self.outer: set[str] = set()  # declared global or nonlocal here
         self.parameters: set[str] = set()
         self.modules: set[str] = set()  # imported by name as modules
@@ -34,7 +46,9 @@ class Scope:
     def bind(self, name: str, value: ast.expr | None = None) -> None:
         scope = self.module if name in self.outer else self
         scope.names.add(name)
-        if value is not None:
+        if value is None:
+            scope.bound[name] = scope.bound.get(name, 0) + 1
+        else:
             scope.values.setdefault(name, []).append(value)
 
     def bind_import(self, name: str, target: str) -> None:
@@ -93,6 +107,8 @@ class Texts:
     def _constant_name(self, name: str, scope: Scope, depth: int) -> str | None:
         owners = list(scope.owners(name))
         if len(owners) != 1 or len(owners[0].values.get(name, ())) != 1:
+            return None
+        if name in owners[0].parameters or owners[0].bound.get(name, 0) > 1:  # a default, or bound elsewhere too
             return None
         key = (id(owners[0]), name)
         if key not in self._known:
