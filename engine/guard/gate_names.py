@@ -230,6 +230,10 @@ def _collect(node: ast.AST, scope: Scope, late: list[tuple[str, ast.expr | None,
             while isinstance(node, ast.NamedExpr) and holder.kind == "comprehension" and holder.parent:
                 holder = holder.parent  # a walrus in a comprehension binds outside it
             late.append((node.target.id, node.value, holder))
+    elif isinstance(node, ast.AugAssign):
+        if isinstance(node.target, ast.Name):
+            before = ast.Name(id=node.target.id, ctx=ast.Load())
+            late.append((node.target.id, ast.BinOp(left=before, op=node.op, right=node.value), scope))
     elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
         late.extend((name, value, scope) for name, value in _elements(node.target, node.iter))
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):

@@ -285,11 +285,19 @@ class Scan:
             if arg is not None:
                 self._annotation(arg.annotation, scope)
 
+    def _imported_only(self, node: ast.expr, scope: Scope) -> list[str]:
+        """What ``node`` stands for, if nothing but imports binds its name."""
+        base, _ = attribute_chain(node)
+        held = isinstance(base, ast.Name) and any(
+            base.id in owner.bound or base.id in owner.values for owner in scope.owners(base.id)
+        )
+        return [] if held else self.dotted(node, scope)
+
     def _annotation(self, node: ast.expr | None, scope: Scope) -> None:
         """Annotations can be evaluated (torch.jit does), also when they are strings."""
         if node is None:
             return
-        for part in annotation_expressions(node, lambda expr: self.dotted(expr, scope)):
+        for part in annotation_expressions(node, lambda expr: self._imported_only(expr, scope)):
             if isinstance(part, ast.Call):
                 self.add(node, ("gate.obfuscation", "an annotation string contains a call"))
             elif isinstance(part, ast.Name | ast.Attribute):

@@ -168,6 +168,11 @@ PAIRS = {  # name: (honest, hostile, how the hostile one is refused)
         "class Literal:\n    def __class_getitem__(cls, x): return x\ndef f(x: Literal['g(1)']): return x",
         "gate.obfuscation",
     ),
+    "annotated, perhaps": (
+        TYPED + "def f(x: Annotated[int, 'g(1)']): return x",
+        TYPED + "class A: pass\nif 1:\n    Annotated = A\ndef f(x: Annotated[int, 'g(1)']): return x",
+        "gate.obfuscation",
+    ),
     "callable": (
         "def f(x: 'Callable[[int], (int)]'): return x",
         "def f(x: '*a, g(1)'): return x",
@@ -249,6 +254,11 @@ PAIRS = {  # name: (honest, hostile, how the hostile one is refused)
     "own prefix": (
         "P = 'my_'\ndef f(g, op): return getattr(g, P + op)",
         "P = '_' * 2\ndef f(g, op):\n    n = f'{P}{op}{P}'\n    return getattr(g, n)",
+        "gate.obfuscation",
+    ),
+    "name that grows": (
+        "import torch\ndef f(x, op):\n    n = op\n    n += '_'\n    return getattr(x, n)()",
+        "def f(g, op):\n    n = '__'\n    n += op\n    n += '__'\n    return getattr(g, n)",
         "gate.obfuscation",
     ),
     "formatted name": (
