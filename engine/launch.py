@@ -18,6 +18,7 @@ from engine.config import CampaignConfig
 from engine.control.client import command, send
 from engine.errors import BadInput, Fault, KernelArcError
 from engine.guard.stop import split_budget
+from engine.model_keys import missing_key
 from engine.presets import absolute_sources, labelled, margin_of
 from engine.problems.load import problem_to_json
 from engine.problems.model import Problem
@@ -49,10 +50,11 @@ def create_campaign(
 
     Without a seed solution the search starts from the reference itself; without a name one is made from the
     problem and the time. Raises :class:`BadInput` for settings that cannot work or a name that is taken,
-    :class:`Fault` where no engine could open its socket.
+    :class:`Fault` if the device is not there or no engine could open its socket.
     """
     config = absolute_sources(labelled(config))
     _check_sources(config)
+    _check_needs(config)
     paths.runtime_dir(create=True)  # before anything is left behind that no engine can be started for
     seed = seed_solution or reference_solution(problem)
     folder = _new_folder(name, problem)
@@ -87,13 +89,14 @@ def agent_specs(config: CampaignConfig) -> list[AgentSpec]:
 
 
 def check_resumable(folder: Path) -> None:
-    """Raises :class:`BadInput` if the campaign has ended or an engine runs it."""
+    """Raises :class:`BadInput` if the campaign has ended, an engine runs it or a model's key is missing."""
     from engine.host import refuse_ended
 
     if engine_alive(folder):
         raise BadInput("its engine is running", where=folder.name, fix=f"`kernelarc attach {folder.name}`")
     with StoreReader(folder) as reader:
         refuse_ended(folder, reader.summary())
+        check_keys(reader.campaign().config)
 
 
 def start_detached(folder: Path, arguments: list[str] | None = None) -> None:
@@ -146,6 +149,28 @@ def run_foreground(folder: Path, on_event: Callable[[Stored], None], **parts: An
     if asked:
         raise KeyboardInterrupt
     return summary
+
+
+def _check_needs(config: CampaignConfig) -> None:
+    """What every campaign with these settings needs from this machine, before anything is created or measured.
+
+    Raises :class:`BadInput` for a model without its key, :class:`Fault` for a GPU that is not there.
+    """
+    from engine.hardware.facts import device_facts
+
+    check_keys(config)
+    device_facts(config.device)
+
+
+def check_keys(config: CampaignConfig) -> None:
+    """Raises :class:`BadInput` if the provider of a model needs a key that is not in the environment."""
+    for model in config.model:
+        name = missing_key(model, config.api_base)
+        if name:
+            raise BadInput(
+                f"model {model} needs {name}, which is not set",
+                fix=f"export {name}, or name a server of your own with --api-base",
+            )
 
 
 def _check_sources(config: CampaignConfig) -> None:

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from engine import paths
 from engine.errors import KernelArcError
 from engine.hardware.facts import CudaProbe, cpu_facts, package_version, torch_has_cuda
 from engine.hardware.shared_library import find
+from engine.model_keys import keys_set
 from engine.text import clean, redact
 
 OK, WARN, FAIL, ABSENT = "ok", "warn", "fail", "absent"
@@ -24,31 +26,6 @@ COMMAND_S = 10.0
 LOW_DISK_BYTES = 2 << 30
 NETWORK_FILE_SYSTEMS = ("nfs", "lustre", "cifs", "smb", "9p", "fuse", "gpfs", "beegfs", "ceph", "afs", "glusterfs")
 WAL_RESET_FIXED = (3, 51, 3)
-KEYS = (
-    "OPENAI_API_KEY",
-    "ANTHROPIC_API_KEY",
-    "GEMINI_API_KEY",
-    "GOOGLE_API_KEY",
-    "AZURE_API_KEY",
-    "AWS_ACCESS_KEY_ID",
-    "CEREBRAS_API_KEY",
-    "COHERE_API_KEY",
-    "DASHSCOPE_API_KEY",
-    "DEEPSEEK_API_KEY",
-    "FIREWORKS_AI_API_KEY",
-    "GROQ_API_KEY",
-    "HF_TOKEN",
-    "HUGGINGFACE_API_KEY",
-    "MISTRAL_API_KEY",
-    "MOONSHOT_API_KEY",
-    "NVIDIA_NIM_API_KEY",
-    "OPENROUTER_API_KEY",
-    "PERPLEXITYAI_API_KEY",
-    "TOGETHERAI_API_KEY",
-    "VERTEXAI_PROJECT",
-    "XAI_API_KEY",
-    "ZAI_API_KEY",
-)
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +175,13 @@ def state_folder() -> Check:
     if not os.access(existing, os.W_OK | os.X_OK):
         fix = "set KERNELARC_HOME to a folder of yours"
         return Check(name="state folder", status=FAIL, detail=f"{home} cannot be written", fix=fix)
+    if existing != home:
+        try:
+            Path(tempfile.mkdtemp(dir=existing)).rmdir()
+        except OSError as error:  # permissions say yes, and yet: /proc, a full quota
+            fix = "set KERNELARC_HOME to a folder of yours"
+            detail = f"{home} cannot be created ({error.strerror})"
+            return Check(name="state folder", status=FAIL, detail=detail, fix=fix)
     kind = file_system_of(existing)
     free = shutil.disk_usage(existing).free
     detail = f"{home} on {kind or 'an unknown file system'}, {free / 2**30:.1f} GiB free"
@@ -232,7 +216,7 @@ def runtime_folder() -> Check:
 
 def keys(environ: Mapping[str, str] = os.environ) -> Check:
     """Which model keys are set: names only."""
-    found = [name for name in KEYS if environ.get(name)]
+    found = keys_set(environ)
     if found:
         return Check(name="api keys", status=OK, detail=", ".join(found))
     detail = "none set: agents with recipes, replay and inbox need none"

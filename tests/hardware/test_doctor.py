@@ -17,6 +17,7 @@ from engine.hardware import checks
 from engine.hardware.checks import Check
 from engine.hardware.doctor import examine
 from engine.hardware.facts import CudaProbe, Gpu
+from engine.model_keys import missing_key
 
 GPU = Gpu(index=0, name="NVIDIA H200", uuid="u", memory_bytes=141 << 30, compute_capability=[9, 0])
 
@@ -195,3 +196,30 @@ def test_terminals(
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
     found = checks.terminal(environ, tty)
     assert found.status == status and words in found.detail
+
+
+def test_a_home_that_cannot_be_made_names_the_variable_and_not_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELARC_HOME", "/proc/nope")
+    found = checks.state_folder()
+    assert found.status == "fail" and "/proc/nope cannot be" in found.detail
+    assert "KERNELARC_HOME" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("model", "api_base", "environ", "missing"),
+    [
+        ("openai/gpt-5", None, {}, "OPENAI_API_KEY"),
+        ("openai/gpt-5", None, {"OPENAI_API_KEY": "x"}, ""),
+        ("gpt-5", None, {"ANTHROPIC_API_KEY": "x"}, "OPENAI_API_KEY"),
+        ("anthropic/claude-sonnet-4-5", None, {}, "ANTHROPIC_API_KEY"),
+        ("gemini/gemini-2.5-pro", None, {"GOOGLE_API_KEY": "x"}, ""),
+        ("openai/qwen3", "http://localhost:8000/v1", {}, ""),
+        ("openai/qwen3@http://localhost:8000/v1", None, {}, ""),
+        ("bedrock/anthropic.claude", None, {}, ""),  # finds its credentials in other ways, too
+        ("nobody-knows/x", None, {}, ""),
+    ],
+)
+def test_a_models_key_is_missed_only_where_it_is_needed(
+    model: str, api_base: str | None, environ: dict[str, str], missing: str
+) -> None:
+    assert missing_key(model, api_base, environ) == missing
