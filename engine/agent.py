@@ -49,7 +49,10 @@ Standing = tuple[int, StopReason | None, str]
 
 @dataclass
 class Agent:
-    """``eligible`` are the strategies it may use, in the skills' order of promise."""
+    """``eligible`` are the strategies it may use, in the skills' order of promise.
+
+    ``fitting``: how many suit the kernel, of which its proposer can serve those.
+    """
 
     session: Session
     control: AgentControl
@@ -58,6 +61,7 @@ class Agent:
     eligible: tuple[str, ...]
     patient: bool = False  # waits for a person: no deadline per proposal
     clock: Callable[[], float] = time.time
+    fitting: int = 0
 
     @property
     def name(self) -> str:
@@ -66,6 +70,7 @@ class Agent:
     async def run(self) -> Stop:
         """Propose until stopped; says why. Cancelling it stops at once and loses the candidate in flight."""
         if isinstance(self.proposer, Choosy):
+            self.fitting = len(self.eligible)
             self.eligible = await self.proposer.strategies(self.eligible) or self.eligible
         while True:
             await self._while_paused()
@@ -183,6 +188,7 @@ class Agent:
             ordinal=self.control.spec.ordinal,
             position=state.position,
             mode=plateau_mode(state.plateau, self.session.plateau),
+            of=self.fitting,
         )
         if choice.strategy != self.session.summary.agents[self.name].strategy:
             await self.session.record(ev.StrategyChosen(agent=self.name, strategy=choice.strategy, why=choice.why))

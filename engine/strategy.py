@@ -36,8 +36,11 @@ def choose(
     ordinal: int,
     position: int,
     mode: Mode,
+    of: int = 0,
 ) -> Choice:
     """One of ``eligible`` (in the skills' order of promise) for the reply at ``position`` (1-based).
+
+    ``of``: how many fit the kernel, where the proposer can serve ``eligible`` only.
 
     First proposal: agents start spread over the list. Then Thompson sampling over discounted successes, unless
     a strategy has fallen below its floor. A draft leaves the strategy of the last try, if there is another.
@@ -45,7 +48,8 @@ def choose(
     if not eligible:
         return Choice("", "no strategy is eligible here")
     if len(eligible) == 1:
-        return Choice(eligible[0], "the only eligible strategy")
+        served = f"the only one of {of} that fit with a recipe made for this problem"
+        return Choice(eligible[0], served if of > 1 else "the only one that fits")
     if not history:
         return Choice(eligible[ordinal % len(eligible)], f"agents start spread over {len(eligible)} strategies")
     last = history[-1].strategy

@@ -84,6 +84,13 @@ def test_few_strategies_are_no_trouble(skills: tuple[str, ...]) -> None:
     )
 
 
+def test_the_only_one_that_a_proposer_can_serve_is_not_said_to_be_the_only_eligible_one() -> None:
+    given = {"seed": 0, "agent": "1", "ordinal": 0, "position": 1, "mode": Mode.REFINE}
+    assert choose(("layout",), [], **given).why == "the only one that fits"  # type: ignore[arg-type]
+    served = choose(("layout",), [], **given, of=7).why  # type: ignore[arg-type]
+    assert served == "the only one of 7 that fit with a recipe made for this problem"
+
+
 async def test_every_change_is_logged_with_its_reason(lab) -> None:  # type: ignore[no-untyped-def]
     campaign = lab(slowly_better, candidates=20, agents=2, strategies=["operator-fusion", "memory-layout"])
     await campaign.run()
