@@ -261,7 +261,7 @@ def _before_after(lesson: Lesson) -> str:
     if lesson.before_ms is not None and lesson.after_ms is not None:
         parts.append(f"{lesson.before_ms:.4g} ms → {lesson.after_ms:.4g} ms")
     if lesson.log_ratio is not None:
-        parts.append(f"{100 * (math.exp(-lesson.log_ratio) - 1):+.1f} % paired")
+        parts.append(f"latency {100 * (math.exp(-lesson.log_ratio) - 1):+.1f} % paired")
     if lesson.speedup is not None:
         parts.append(f"{lesson.speedup:.3f}× of the reference")
     if lesson.reason:

@@ -159,3 +159,22 @@ def one_line(text: str, limit: int = 200) -> str:
         text = text[:_MAX_SCAN]
     line = " ".join(redact(strip_controls(text)).split())
     return line if len(line) <= limit else line[: max(0, limit - 1)].rstrip() + "…" if limit > 0 else ""
+
+
+def cut(text: str, limit: int) -> str:
+    """At most ``limit`` characters, an ellipsis for what is left out at the end."""
+    return text if len(text) <= limit else text[: max(0, limit - 1)].rstrip() + "…"[:limit]
+
+
+def cut_middle(text: str, limit: int) -> str:
+    """At most ``limit`` characters with the middle left out: names are told apart by their ends."""
+    if len(text) <= limit:
+        return text
+    tail = limit * 2 // 3
+    head = max(0, limit - tail - 1)
+    return f"{text[:head]}…{text[len(text) - tail :]}" if tail else "…"[:limit]
+
+
+def counted(number: int, word: str) -> str:
+    """``1 win``, ``2 wins``."""
+    return f"{number} {word}{'' if number == 1 else 's'}"

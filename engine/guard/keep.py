@@ -129,8 +129,8 @@ def _not_a_pass(evaluation: Evaluation) -> Decision | None:
 def _by_speed(comparison: Comparison, bar: float, band: float) -> Decision:
     ratio = comparison.log_ratio
     text = (
-        f"{_percent(ratio)} against the best "
-        f"(95 % interval {_percent(comparison.lo)} to {_percent(comparison.hi)}, margin {bar:.1%})"
+        f"latency {_percent(ratio)} against the best "
+        f"(95 % interval {_percent(comparison.hi)} to {_percent(comparison.lo)}, margin {bar:.1%})"
     )
     if comparison.lo > keep_threshold(bar):
         return Decision(outcome=Outcome.KEEP, detail=text, correct=True, margin=bar)
@@ -141,8 +141,8 @@ def _by_speed(comparison: Comparison, bar: float, band: float) -> Decision:
 
 
 def _percent(log_ratio: float) -> str:
-    """How much faster (+) or slower (-), as a change of speed in per cent."""
-    return f"{math.expm1(min(log_ratio, 50.0)):+.1%}"
+    """The change of latency in per cent: less (-) is faster."""
+    return f"{math.expm1(min(-log_ratio, 50.0)):+.1%}"
 
 
 def _finite(comparison: Comparison) -> bool:

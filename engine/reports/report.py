@@ -15,11 +15,12 @@ from engine.reports.textplot import Level, Series, step_plot
 from engine.store.reader import StoreReader
 from engine.store.rows import CampaignRow, CandidateRow, LedgerTotals, MemoryRow
 from engine.store.summary import Summary, TrajectoryPoint
-from engine.text import clean
+from engine.text import clean, cut, cut_middle
 
 WIDTH = 79
 KEEPS_SHOWN = 40
 SOURCE_LIMIT = 200_000
+NAME_WIDTH = 36  # of a workload: a UUID in full
 
 
 class KeepLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +145,11 @@ def _keep_line(row: CandidateRow, summary: Summary) -> KeepLine:
     )
 
 
+def latency_change(gain: float) -> float:
+    """A gain in speed as a change of latency, which is what screens and reports speak of: 1.0 becomes -0.5."""
+    return 1 / (1 + gain) - 1
+
+
 def _gain(log_ratio: float) -> float:
     return math.expm1(log_ratio)
 
@@ -220,7 +226,7 @@ def _plot(report: Report, ascii_only: bool) -> str:
         steps = [(float(point.number), point.latency_ms) for point in points]
         if steps:
             steps.append((float(max(total, steps[-1][0])), steps[-1][1]))
-        series.append(Series(label=name, mark=_MARKS[i % len(_MARKS)], points=steps))
+        series.append(Series(label=f"agent {name}", mark=_MARKS[i % len(_MARKS)], points=steps))
     levels = []
     if report.status["reference_ms"] is not None:
         levels.append(Level(label="reference", y=report.status["reference_ms"]))
@@ -232,13 +238,13 @@ def _plot(report: Report, ascii_only: bool) -> str:
 def _keeps_table(report: Report) -> list[str]:
     if not report.keeps:
         return []
-    lines = ["    #  agent  after      best ms  speed-up     gain  strategy"]
+    lines = ["    #  agent  after      best ms  speed-up  latency  strategy"]
     for keep in report.keeps[-KEEPS_SHOWN:]:
         latency = f"{keep.latency_ms:.4f}" if keep.latency_ms is not None else "-"
-        gain = f"{keep.gain:+.1%}" if keep.gain is not None else "-"
+        change = f"{latency_change(keep.gain):+.1%}" if keep.gain is not None else "-"
         veto = "  vetoed" if keep.vetoed else ""
         line = f"{keep.number:>5}  {keep.agent:<5}  {duration(keep.at_s)}  {latency:>8}  {_times(keep.speedup):>8}"
-        lines.append(f"{line}  {gain:>7}  {keep.strategy}{veto}"[:WIDTH])
+        lines.append(cut(f"{line}  {change:>7}  {keep.strategy}{veto}", WIDTH))
     hidden = len(report.keeps) - KEEPS_SHOWN
     return [*lines, f"({hidden} earlier ones are in the JSON report)"] if hidden > 0 else lines
 
@@ -250,15 +256,22 @@ def _outcome_table(report: Report) -> list[str]:
         lines.append(f"{name:<8}" + "".join(f"{counts.get(kind, 0):>8}" for kind in kinds))
     common = sorted(report.reasons.items(), key=lambda item: (-item[1], item[0]))[:8]
     if common:
-        lines += ["", "why candidates failed: ", *(f"  {count:>4}  {reason}" for reason, count in common)]
+        lines += ["", "why candidates failed: ", *(f"  {count:>4}  {_said(reason)}" for reason, count in common)]
     return lines
+
+
+def _said(reason: str) -> str:
+    """A reason's code, but for comparisons, which are plain words: ``slower`` (than the agent's best)."""
+    return reason.removeprefix("keep.").replace("-", " ") if reason.startswith("keep.") else reason
 
 
 def _memory_line(sign: str, row: MemoryRow) -> str:
     measure = f"  {row.speedup:.2f}x" if row.speedup else ""
     pinned = " (pinned)" if row.pinned else ""
     source = f"{row.agent} #{row.candidate}" if row.candidate else row.carried_from or row.agent
-    head = _wrap(f"{sign} {row.strategy}{measure}  {source}{pinned}", "  ")
+    label, _, told = row.strategy.partition(": ")
+    again = told and row.reflection.startswith(told.rstrip("…"))  # the text follows in full
+    head = _wrap(f"{sign} {label if again else row.strategy}{measure}  {source}{pinned}", "  ")
     return f"{head}\n{_wrap(f'    {row.reflection}', '    ')}"
 
 
@@ -281,9 +294,12 @@ def _best_lines(report: Report) -> list[str]:
         return []
     owner = f"#{best.number} by {best.agent}" if best.number else "the seed: nothing was faster"
     lines = [f"{owner}, {', '.join(best.languages)}, entry {best.entry_point}"]
-    for result in best.workloads:
+    names = [cut_middle(result["uuid"], NAME_WIDTH) for result in best.workloads]
+    room = max(map(len, names), default=0)
+    for number, (name, result) in enumerate(zip(names, best.workloads, strict=True), 1):
         status = "" if result["status"] == "PASSED" else f"  {result['status']}"
-        lines.append(f"  {result['uuid'][:8]}  {_ms(result['latency_ms'])}  {_times(result['speedup'])}{status}")
+        numbers = f"{_ms(result['latency_ms'])}  {_times(result['speedup'])}"
+        lines.append(f"{number:>4}  {name:<{room}}  {numbers}{status}")
     lines += [line for part in best.profile.splitlines() for line in textwrap.wrap(f"profile: {part}", WIDTH)]
     for source in best.sources:
         lines += ["", f"--- {source['path']}", clean(source["content"], SOURCE_LIMIT).rstrip()]

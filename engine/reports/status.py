@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from engine.records import AgentState, CampaignState, Outcome
-from engine.store.campaigns import campaign_state, engine_alive, running_s
+from engine.store.campaigns import campaign_state, engine_alive, running_s, told_state
 from engine.store.reader import StoreReader
 from engine.store.rows import CandidateRow, LiveRow
 from engine.store.summary import AgentSummary, Summary
-from engine.text import one_line
+from engine.text import counted, cut, one_line
 
 WIDTH = 79
 _OUTCOMES = (Outcome.REJECT, Outcome.KEEP, Outcome.ACCEPT, Outcome.REVERT)
@@ -27,7 +27,7 @@ def status_json(reader: StoreReader, folder: Path) -> dict[str, Any]:
     alive = engine_alive(folder)
     return {
         "campaign": summary.name or folder.name,
-        "state": "running" if state is CampaignState.STARTING else state.value,
+        "state": told_state(state),
         "stop_reason": summary.stop_reason.value if summary.stop_reason else None,
         "problem": summary.problem,
         "device": summary.device,
@@ -89,7 +89,7 @@ def status_text(reader: StoreReader, folder: Path, now: float | None = None) -> 
     lines += ["", *(f"! {one_line(note.text, WIDTH)}" for note in notes[-3:])] if notes else []
     hints = _next_steps(state, folder.name)
     lines += ["", *hints] if hints else []
-    return "\n".join(line[:WIDTH].rstrip() for line in lines)
+    return "\n".join(cut(line, WIDTH).rstrip() for line in lines)
 
 
 def _why(row: CandidateRow) -> str:
@@ -141,7 +141,7 @@ def _head(summary: Summary, state: CampaignState, elapsed_s: float, name: str) -
     device = summary.device_name or summary.device
     lines = [
         f"{name}: {summary.problem} · {device}",
-        f"{state.value}{why}  {duration(elapsed_s)}  {summary.candidates}{budget} candidates{money}",
+        f"{told_state(state)}{why}  {duration(elapsed_s)}  {summary.candidates}{budget} candidates{money}",
     ]
     if summary.best_ms is None:
         lines.append("the reference and the seed are being measured")
@@ -153,7 +153,8 @@ def _head(summary: Summary, state: CampaignState, elapsed_s: float, name: str) -
         owner = f"  {summary.best_agent} #{summary.best}" if summary.best else "  the seed"
         lines.append(f"best {summary.best_ms:.4f} ms{speedup}{share}{owner}")
     counts = "  ".join(f"{o.value.lower()} {summary.outcomes.get(o.value, 0)}" for o in _OUTCOMES)
-    lines.append(f"{counts}  errors {summary.errors}  ·  {summary.wins} wins  {summary.traps} traps")
+    learnt = f"{counted(summary.wins, 'win')}  {counted(summary.traps, 'trap')}"
+    lines.append(f"{counts}  errors {summary.errors}  ·  {learnt}")
     if summary.tokens:
         lines.append(f"{summary.tokens} tokens" + (f"  {least}${per_keep:.2f} per KEEP" if per_keep else ""))
     return lines
@@ -169,7 +170,8 @@ def _agent_line(
         doing = f"{doing} {max(0.0, now - live.since):.0f} s"
     best = f"{agent.best_ms:.4f}" if agent.best_ms is not None else "-"
     used = f"{agent.candidates}/{agent.budget}" if agent.budget is not None else str(agent.candidates)
-    return f"{name:<6} {agent.strategy:<20.20} {doing:<20.20} {best:>8} {used:>8}  {agent.r:<3} {agent.mode.value}"
+    strategy, doing = cut(agent.strategy, 20), cut(doing, 20)
+    return f"{name:<6} {strategy:<20} {doing:<20} {best:>8} {used:>8}  {agent.r:<3} {agent.mode.value}"
 
 
 def _clock(at: float) -> str:

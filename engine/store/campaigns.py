@@ -14,15 +14,26 @@ from engine.store.lock import engine_alive
 from engine.store.reader import StoreReader
 from engine.store.summary import Summary
 
-__all__ = ["CampaignEntry", "campaign_state", "engine_alive", "list_campaigns", "resolve_campaign", "running_s"]
+__all__ = [
+    "CampaignEntry",
+    "campaign_state",
+    "engine_alive",
+    "list_campaigns",
+    "resolve_campaign",
+    "running_s",
+    "told_state",
+]
 
 
 class CampaignEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``kernelarc ls``. ``problem_note`` says why a campaign cannot be read; the rest is empty."""
+    """One line of ``kernelarc ls``. ``problem_note`` says why a campaign cannot be read; the rest is empty.
+
+    ``kept``: some KEEP stands, so that ``best_ms`` and ``speedup`` are a candidate's and not the seed's.
+    """
 
     name: str
     folder: str
-    state: str = "unreadable"
+    state: str = "damaged"
     stop_reason: str | None = None
     problem: str = ""
     kernel_type: str = ""
@@ -37,6 +48,7 @@ class CampaignEntry(msgspec.Struct, frozen=True, kw_only=True):
     budget: int | None = None
     best_ms: float | None = None
     speedup: float | None = None
+    kept: bool = False
     cost_usd: float = 0.0
     problem_note: str = ""
 
@@ -81,6 +93,11 @@ def campaign_state(folder: Path, summary: Summary) -> CampaignState:
     return CampaignState.INTERRUPTED if going and not engine_alive(folder) else summary.state
 
 
+def told_state(state: CampaignState) -> str:
+    """The state in the words of ``--json``, which ``ls`` and ``status`` use too: what starts is running."""
+    return (CampaignState.RUNNING if state is CampaignState.STARTING else state).value
+
+
 def running_s(folder: Path, summary: Summary) -> float:
     """Running time so far. An interrupted campaign's clock stopped with its last event."""
     return summary.elapsed_s(time.time() if engine_alive(folder) else summary.last_at)
@@ -109,7 +126,7 @@ def _entry(folder: Path) -> CampaignEntry:
     return CampaignEntry(
         name=folder.name,
         folder=str(folder),
-        state=campaign_state(folder, summary).value,
+        state=told_state(campaign_state(folder, summary)),
         stop_reason=summary.stop_reason.value if summary.stop_reason else None,
         problem=summary.problem,
         kernel_type=summary.kernel_type,
@@ -124,6 +141,7 @@ def _entry(folder: Path) -> CampaignEntry:
         budget=summary.budget,
         best_ms=summary.best_ms,
         speedup=summary.best_speedup,
+        kept=any(agent.keeps for agent in summary.agents.values()),
         cost_usd=summary.cost_usd,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from engine.reports.report import build_report, report_text
 from engine.reports.status import status_json, status_text
 from engine.reports.textplot import Level, Series, step_plot
 from engine.store import events as ev
+from engine.store.campaigns import list_campaigns
 from engine.store.create import create_database
 from engine.store.lock import CampaignLock
 from engine.store.reader import StoreReader
 from engine.store.rows import VerdictRecord
 from engine.store.summary import Summary
 from engine.store.writer import StoreWriter
+from engine.text import counted, cut, cut_middle
 from tests.fixtures.recorded import record_campaign
 from tests.fixtures.store_records import BASELINES, SEED, row, started, verdict
 
@@ -306,3 +309,53 @@ def test_a_plot_can_be_plain_ascii() -> None:
 )
 def test_odd_data_makes_no_odd_plot(series: list[Series]) -> None:
     assert step_plot(series, width=40, height=5)
+
+
+def test_names_of_workloads_keep_what_tells_them_apart(finished: Path) -> None:
+    with StoreReader(finished) as reader:
+        report = build_report(reader, finished)
+    assert report.best is not None
+    names = ["tokens2048", "tokens2049", f"{'a' * 40}-x1", f"{'a' * 40}-x2"]
+    shown = [{**result, "uuid": name} for result, name in zip(report.best.workloads, names, strict=True)]
+    best = msgspec.structs.replace(report.best, workloads=shown)
+    text = report_text(msgspec.structs.replace(report, best=best))
+    assert "1  tokens2048 " in text and "2  tokens2049 " in text
+    assert "…" in text and "-x1 " in text and "-x2 " in text
+
+
+def test_nothing_is_cut_without_a_mark() -> None:
+    assert [cut("abcdef", limit) for limit in (6, 4, 1, 0)] == ["abcdef", "abc…", "…", ""]
+    assert [cut_middle("abcdefghi", limit) for limit in (9, 7, 1, 0)] == ["abcdefghi", "ab…fghi", "…", ""]
+
+
+def test_a_report_says_latency_where_the_screens_do_and_words_for_comparisons(finished: Path) -> None:
+    with StoreReader(finished) as reader:
+        report = build_report(reader, finished)
+    half = msgspec.structs.replace(report.keeps[0], gain=1.0)
+    reasons = {"keep.slower": 3, "gate.no-entry": 1}
+    text = report_text(msgspec.structs.replace(report, keeps=[half], reasons=reasons))
+    assert re.search(r"speed-up +latency", text) and "-50.0%" in text
+    assert "   3  slower\n" in text and "gate.no-entry" in text and "keep." not in text
+    assert "1 agent a1   2 agent a2" in text
+
+
+def test_what_a_win_says_in_full_is_not_said_twice(finished: Path) -> None:
+    with StoreReader(finished) as reader:
+        report = build_report(reader, finished)
+    told = "The epilogue runs in place while the block is in cache, one launch less"
+    row = msgspec.structs.replace(report.wins[0], strategy=f"fusion · gemm: {told[:40]}…", reflection=told)
+    text = report_text(msgspec.structs.replace(report, wins=[row]))
+    assert text.count("The epilogue runs in place") == 1 and "+ fusion · gemm" in text
+
+
+def test_one_of_a_kind_is_not_many() -> None:
+    assert [counted(number, "win") for number in (0, 1, 2)] == ["0 wins", "1 win", "2 wins"]
+
+
+async def test_text_and_json_call_a_starting_campaign_the_same() -> None:
+    folder = paths.campaign_dir("fresh")
+    folder.mkdir(parents=True)
+    create_database(folder / "campaign.db", row("fresh"), SEED, started())
+    with CampaignLock(folder), StoreReader(folder) as reader:
+        assert status_json(reader, folder)["state"] == list_campaigns()[0].state == "running"
+        assert status_text(reader, folder).splitlines()[1].startswith("running ")
