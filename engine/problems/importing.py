@@ -38,10 +38,11 @@ class ImportResult(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-def import_problems(source: Path | str, format_: str, out: Path | str | None = None) -> list[ImportResult]:
+def import_problems(source: Path | str, format_: str | None, out: Path | str | None = None) -> list[ImportResult]:
     """Convert everything in ``source`` and write what passes the loader's checks below ``out``.
 
-    ``out`` defaults to the user's own problems. An existing folder with other content is never overwritten.
+    Without a format it is told by the files. ``out`` defaults to the user's own problems. An existing folder with
+    other content is never overwritten.
     Raises :class:`BadInput` if ``source`` is nothing of that format at all.
     """
     from engine.problems.library import user_problems_dir
@@ -50,9 +51,28 @@ def import_problems(source: Path | str, format_: str, out: Path | str | None = N
     return [_store(draft, target) for draft in _drafts(Path(source), format_)]
 
 
-def _drafts(source: Path, format_: str) -> Iterable[Draft]:
+def format_of(source: Path) -> str:
+    """The format that the files of ``source`` are in. Raises :class:`BadInput` if they are in none."""
+    if source.suffix == ".py":
+        return "kernelbench"
+    if "definitions" in source.resolve().parts or (source / "definitions").is_dir():
+        return "flashinfer"
+    for pattern, found in (
+        ("definition.json", "sol-execbench"),
+        ("*.parquet", "sol-execbench"),
+        ("*.py", "kernelbench"),
+    ):
+        if source.match(pattern) or next(source.rglob(pattern), None) is not None:
+            return found
+    raise BadInput(
+        "holds no problems of a known format", where=str(source), fix=f"say --format {'|'.join(FORMATS)}"
+    )
+
+
+def _drafts(source: Path, format_: str | None) -> Iterable[Draft]:
     if not source.exists():
         raise BadInput("no such file or folder", where=str(source))
+    format_ = format_ or format_of(source)
     if format_ == "flashinfer":
         from engine.problems.flashinfer import flashinfer_drafts
 

@@ -12,7 +12,7 @@ import torch
 
 from engine.errors import BadInput, Fault
 from engine.problems.axes import resolve_axes
-from engine.problems.importing import import_problems, safe_name
+from engine.problems.importing import format_of, import_problems, safe_name
 from engine.problems.inputs import make_inputs
 from engine.problems.library import find_problem, user_problems_dir
 from engine.problems.load import load_problem
@@ -263,3 +263,26 @@ def test_safe_names() -> None:
     assert safe_name("../../etc/passwd") == "etc_passwd"
     assert safe_name("a b/c") == "a_b_c"
     assert safe_name("///") == "problem"
+
+
+def test_the_format_is_told_by_the_files(make_problem: Any, tmp_path: Path) -> None:
+    make_problem(name="in/good")
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "1_relu.py").write_text(KERNELBENCH)
+    (tmp_path / "trace" / "definitions" / "rmsnorm").mkdir(parents=True)
+    (tmp_path / "trace" / "definitions" / "rmsnorm" / "x.json").write_text("{}")
+    (tmp_path / "level1.parquet").write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+    for source, expected in (
+        ("in", "sol-execbench"),
+        ("in/good", "sol-execbench"),
+        ("level1.parquet", "sol-execbench"),
+        ("kernels", "kernelbench"),
+        ("kernels/1_relu.py", "kernelbench"),
+        ("trace", "flashinfer"),
+        ("trace/definitions/rmsnorm/x.json", "flashinfer"),
+    ):
+        assert format_of(tmp_path / source) == expected
+    assert import_problems(tmp_path / "in", None)[0].ok
+    with pytest.raises(BadInput, match="no problems of a known format"):
+        format_of(tmp_path / "empty")
