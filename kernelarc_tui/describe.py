@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.records import Outcome
 from engine.store import events as ev
+from engine.text import counted
 from kernelarc_tui import fmt
 from kernelarc_tui.glyphs import OUTCOMES
 from kernelarc_tui.safe import one_line
@@ -184,9 +185,9 @@ def _unknown(event: Any) -> tuple[str, str, str, str]:
 def _budget(event: ev.BudgetChanged) -> str:
     parts = []
     if event.candidates is not None:
-        parts.append(f"{event.candidates} candidates")
+        parts.append(counted(event.candidates, "candidate"))
     if event.minutes is not None:
-        parts.append(f"{event.minutes:g} minutes")
+        parts.append(f"{event.minutes:g} minute{'s' if event.minutes != 1 else ''}")
     if event.max_cost_usd is not None:
         parts.append(f"${event.max_cost_usd:g}")
     return ", ".join(parts)
@@ -214,7 +215,9 @@ _OTHERS: dict[type, Callable[[Any], tuple[str, str, str, str]]] = {
         "·", "draft", lambda e: f"draft line closed, {'kept' if e.kept else 'nothing kept'}"
     ),
     ev.AgentResumed: _plain("▶", "resume", lambda e: f"by {e.by}"),
-    ev.AgentRestarted: _plain("·", "restart", lambda e: f"{e.why} ({e.crashes} crashes)"),
+    ev.AgentRestarted: _plain(
+        "·", "restart", lambda e: f"{e.why} ({e.crashes} crash{'es' if e.crashes != 1 else ''})"
+    ),
     ev.HintGiven: _plain("·", "hint", lambda e: e.text),
     ev.HintDelivered: _plain("·", "hint", lambda e: f"delivered: {e.text}"),
     ev.MemoryExpired: _plain("·", "expire", lambda e: f"memory {e.id}, {e.why}"),

@@ -33,6 +33,8 @@ NAMES = {
     "greater_than_sign": ">",
 }
 _LIST_IDS = ("list.", "text.")
+_CHANGES = ("do.", "memory.pin", "memory.expire", "memory.note", "home.new", "home.resume", "home.delete")
+"""Ids of what changes a campaign: nothing of it works in a replay or where the app only looks."""
 
 
 def shown_key(key: str) -> str:
@@ -50,8 +52,9 @@ def key_groups(screen: Screen[Any]) -> list[tuple[str, list[Row]]]:
     lists: list[Row] = []
     everywhere: list[Row] = []
     seen: set[str] = set()
+    only_looks = read_only(screen)
     for node, binding_id, keys, text in _bindings(screen):
-        if binding_id in seen:
+        if binding_id in seen or (only_looks and binding_id.startswith(_CHANGES)):
             continue
         seen.add(binding_id)
         row = (" ".join(shown_key(key) for key in keys), text, binding_id)
@@ -66,15 +69,24 @@ def key_groups(screen: Screen[Any]) -> list[tuple[str, list[Row]]]:
     return [("On this screen", own), ("In lists and texts", lists), ("Everywhere", everywhere)]
 
 
+def read_only(screen: Screen[Any]) -> bool:
+    """Whether nothing may be changed from ``screen``: a replay, or an app that was opened to look."""
+    session = getattr(screen.app, "session", None)
+    return bool(session.read_only if session is not None else getattr(screen.app, "read_only", False))
+
+
 def palette_rows(screen: Screen[Any]) -> list[tuple[str, str, str, DOMNode]]:
     """(what it does, its keys, action, where it lives) for the command palette; moving about is left out."""
     keymap = screen.app._keymap
+    only_looks = read_only(screen)
     rows: list[tuple[str, str, str, DOMNode]] = []
     seen: set[str] = set()
     nodes: list[DOMNode] = [screen, screen.app]
     for node in nodes:
         for bindings in node._bindings.key_to_bindings.values():
             for binding in bindings:
+                if only_looks and (binding.id or "").startswith(_CHANGES):
+                    continue
                 if binding.id and binding.id not in seen and not binding.id.startswith(_LIST_IDS):
                     seen.add(binding.id)
                     keys = keymap.get(binding.id, binding.key).split(",")

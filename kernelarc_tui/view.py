@@ -10,7 +10,9 @@ from engine.store.rows import LiveRow, MemoryRow
 from engine.store.summary import AgentSummary, Note, Summary
 from kernelarc_tui.themes import AGENT_COLORS
 
+ENDED = (CampaignState.FINISHED, CampaignState.STOPPED)
 NEW_BEST = "best.new"  # code of the note that the engine leaves with every new best
+WAITS = "inbox.waits"  # code of the note that an agent waits for a person's file
 
 Point = tuple[int, str, str, float | None]
 """One judged candidate, for the plot: (number, agent, outcome, latency_ms)."""
@@ -68,7 +70,19 @@ def doing(view: View, agent: AgentSummary) -> tuple[str, float | None]:
 
 
 def attention(view: View) -> list[Note]:
-    """Standing notes, the most urgent and newest first. A new best is news only while the campaign goes on."""
+    """Standing notes, the most urgent and newest first. A new best is news only while the campaign goes on.
+
+    An inbox agent that waits for a file is one too: nothing happens until a person writes it.
+    """
     order = {"error": 0, "warning": 1, "info": 2}
     notes = [note for note in view.summary.attention if view.running or note.code != NEW_BEST]
+    if view.state is CampaignState.RUNNING:
+        notes += [
+            Note(code=WAITS, text=live.detail, level="info", agent=agent.spec.name, at=live.since)
+            for agent in view.agents
+            if agent.spec.proposer == "inbox"
+            and (live := view.live.get(agent.spec.name)) is not None
+            and live.state == AgentState.PROPOSING
+            and live.detail
+        ]
     return sorted(notes, key=lambda note: (order.get(note.level, 3), -note.at))

@@ -14,7 +14,7 @@ from kernelarc_tui import fmt
 from kernelarc_tui.describe import EventRow
 from kernelarc_tui.safe import one_line
 from kernelarc_tui.screens.base import SizedScreen
-from kernelarc_tui.view import View, label_of
+from kernelarc_tui.view import ENDED, View, label_of
 from kernelarc_tui.widgets.keyline import KeyLine
 
 if TYPE_CHECKING:
@@ -113,28 +113,39 @@ class CampaignScreen(SizedScreen):
 
     # Controls
 
+    def _refused_unsteered(self) -> bool:
+        """True, and said so, when there is nothing to steer. The record can still be edited."""
+        view = self.view
+        if view.state is CampaignState.INTERRUPTED and not self.session.read_only:
+            self.kernelarc.say("! no engine runs this campaign; p starts one", "bold warning")
+            return True
+        if view.state not in ENDED:
+            return False
+        why = f" ({view.summary.stop_reason})" if view.summary.stop_reason else ""
+        self.kernelarc.say(f"! the campaign has ended{why}; u, then n starts a new one", "bold warning")
+        return True
+
     def action_pause(self) -> None:
         state = self.view.state
         if state is CampaignState.INTERRUPTED:
             self._start_engine("The engine of this campaign is gone", "Continue from the store?")
-        elif state in (CampaignState.FINISHED, CampaignState.STOPPED):
-            self.kernelarc.say(f"the campaign is {state}; a new one can start from its best kernel (u, then n)")
-        else:
+        elif not self._refused_unsteered():
             self.kernelarc.command("resume" if state is CampaignState.PAUSED else "pause")
 
     def action_pause_agent(self) -> None:
         agent = self._agent()
-        if agent is not None:
+        if agent is not None and not self._refused_unsteered():
             again = bool(agent.paused) or agent.stopped is not None
             self.kernelarc.command("resume" if again else "pause", agent=agent.spec.name)
 
     def action_draft(self) -> None:
         agent = self._agent()
-        if agent is not None:
+        if agent is not None and not self._refused_unsteered():
             self.kernelarc.command("draft", agent=agent.spec.name)
 
     def action_draft_all(self) -> None:
-        self.kernelarc.command("draft")
+        if not self._refused_unsteered():
+            self.kernelarc.command("draft")
 
     def action_hint(self) -> None:
         agent = self._agent()
@@ -148,7 +159,7 @@ class CampaignScreen(SizedScreen):
     async def _ask_hint(self, agent: str | None, title: str) -> None:
         from kernelarc_tui.screens.modal import Ask
 
-        if self.kernelarc.refuse_if_read_only():
+        if self.kernelarc.refuse_if_read_only() or self._refused_unsteered():
             return
         detail = "It goes into the next prompt as your words. Measurements still decide."
         text = await self.app.push_screen_wait(
@@ -185,7 +196,7 @@ class CampaignScreen(SizedScreen):
     async def action_stop(self) -> None:
         from kernelarc_tui.screens.modal import Choice, Choose
 
-        if self.kernelarc.refuse_if_read_only():
+        if self.kernelarc.refuse_if_read_only() or self._refused_unsteered():
             return
         agent = self._agent()
         choices = [Choice("n", "nothing, go on", "")]
@@ -196,8 +207,8 @@ class CampaignScreen(SizedScreen):
             )
         choices.append(Choice("c", "the whole campaign", ALL, "verdict-reject"))
         detail = (
-            "A stopped agent can be resumed (P). A stopped campaign keeps its archive, memory and report, but "
-            "cannot be taken up again: p pauses it instead."
+            "A stopped agent can be resumed (P). A stopped campaign has ended: it keeps its archive, memory and "
+            "report and is not resumed; to go on later, pause it instead (p)."
         )
         picked = await self.app.push_screen_wait(Choose("Stop what?", detail, choices))
         if picked:
@@ -207,7 +218,7 @@ class CampaignScreen(SizedScreen):
     async def action_budget(self) -> None:
         from kernelarc_tui.screens.modal import Field, Numbers
 
-        if self.kernelarc.refuse_if_read_only():
+        if self.kernelarc.refuse_if_read_only() or self._refused_unsteered():
             return
         summary = self.view.summary
         fields = (
@@ -228,7 +239,7 @@ class CampaignScreen(SizedScreen):
         from kernelarc_tui.screens.switch import ask_switch
 
         agent = self._agent()
-        if agent is None or self.kernelarc.refuse_if_read_only():
+        if agent is None or self.kernelarc.refuse_if_read_only() or self._refused_unsteered():
             return
         picked = await ask_switch(self, agent)
         if picked is not None:

@@ -207,7 +207,7 @@ class CandidateScreen(CampaignScreen):
             if name == "diff":
                 return await self._diff(loaded)
             if name == "why":
-                return evidence_lines(loaded, self.view, self.size.width - 2)
+                return evidence_lines(loaded, self.view, self._text_width())
             text = getattr(self.session.reader, name)(self.number)
         except StoreError as error:
             return [Line(error.message, "warning")]
@@ -224,8 +224,13 @@ class CandidateScreen(CampaignScreen):
         if old is None:
             return [Line(f"#{other} holds no solution", "muted")]
         side = self.kernelarc.settings.diff == "split"
-        width = self.size.width - 1
+        width = self._text_width()
         return await asyncio.to_thread(diff_lines, old, loaded.solution, side=side, width=width, whole=self.whole)
+
+    def _text_width(self) -> int:
+        """Cells that a line of the text pane has, with its scrollbar there: folded text must not go beneath it."""
+        pane = self.query_one(TextPane)
+        return max(20, self.size.width - pane.gutter.width - pane.styles.scrollbar_size_vertical)
 
     def _other_number(self, loaded: Loaded) -> int:
         if self.other is not None:

@@ -22,6 +22,8 @@ LEGEND = (
     ("R revert", "verdict-revert", "slower, wrong or crashed: back to the best"),
     ("x reject", "verdict-reject", "failed the gate before any benchmark"),
     ("E error", "verdict-error", "the machine's, the model's or our fault: no position taken"),
+    ("−2.1 %", "", "latency against the agent's best of that time: less is faster"),
+    ("1.41×", "", "speed-up over the reference: more is faster"),
     ("▮▮▯▯▯", "", "stuck: benched tries in a row without a gain; full means it must draft something new"),
     ("★", "verdict-keep", "holds the best of the campaign"),
     ("+ win", "verdict-keep", "worked and was measured; − trap: tried, and why it is a dead end"),

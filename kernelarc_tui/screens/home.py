@@ -11,13 +11,15 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from engine.errors import KernelArcError, StoreError
-from engine.records import CampaignState
+from engine.records import CampaignState, StopReason
 from engine.store.campaigns import CampaignEntry, list_campaigns
+from engine.text import counted, cut_middle
 from kernelarc_tui import clock, fmt
 from kernelarc_tui.glyphs import STATES
 from kernelarc_tui.paint import Line
 from kernelarc_tui.safe import one_line
 from kernelarc_tui.screens.base import SizedScreen
+from kernelarc_tui.view import ENDED
 from kernelarc_tui.widgets.keyline import KeyLine
 from kernelarc_tui.widgets.painted import Painted, retitle
 from kernelarc_tui.widgets.row_list import RowList
@@ -73,9 +75,10 @@ class CampaignList(RowList):
 
     def row_line(self, index: int, width: int, *, selected: bool) -> Line:
         entry = self.entries[index]
-        sign, _, style = STATES.get(entry.state, ("!", "unreadable", "error"))
+        sign, _, style = STATES.get(entry.state, ("!", "damaged", "error"))
         line = Line("▸" if selected else " ", "rule-focus").add(f"{sign} ", f"bold {style}").add(" ")
-        line.fit(one_line(entry.name, 80), _name_width(width), "bold" if selected else "").add(" ")
+        room = _name_width(width)
+        line.fit(cut_middle(one_line(entry.name, 80), room), room, "bold" if selected else "").add(" ")
         if entry.problem_note:
             return line.fit(one_line(entry.problem_note, 300), max(0, width - line.width), "error")
         cells = _cells(entry, self.now)
@@ -103,16 +106,16 @@ def _name_width(width: int) -> int:
 
 
 def _cells(entry: CampaignEntry, now: float) -> list[tuple[str, str]]:
-    _, word, style = STATES.get(entry.state, ("!", "unreadable", "error"))
+    _, word, style = STATES.get(entry.state, ("!", "damaged", "error"))
     used = f"{entry.candidates}/{entry.budget}" if entry.budget else str(entry.candidates)
-    improved = (entry.speedup or 0.0) > 1.0
+    improved = entry.kept and (entry.speedup or 0.0) > 1.0
     return [
         (word, style),
         (one_line(entry.problem, 60), ""),
         (one_line(entry.device_name or entry.device, 40), "muted"),
         (used, "muted"),
         (fmt.ms(entry.best_ms), ""),
-        (fmt.times(entry.speedup), "verdict-keep" if improved else "muted"),
+        (fmt.times(entry.speedup if entry.kept else None), "verdict-keep" if improved else "muted"),
         (fmt.money(entry.cost_usd) if entry.cost_usd else fmt.NONE, "muted"),
         (fmt.span(now - entry.created_at) if entry.created_at else "", "muted"),
     ]
@@ -143,7 +146,8 @@ class CampaignFacts(Painted):
             f"  {device}  {one_line(entry.kernel_type, 20)}", "muted"
         )
         first.add(
-            f"  {one_line(entry.config, 20)}  {entry.agents} agents  ran {fmt.clock(entry.elapsed_s)}", "muted"
+            f"  {one_line(entry.config, 20)}  {counted(entry.agents, 'agent')}  ran {fmt.clock(entry.elapsed_s)}",
+            "muted",
         )
         if entry.stop_reason:
             first.end(Line(f"ended: {entry.stop_reason}", "muted"), width)
@@ -156,7 +160,7 @@ class Home(SizedScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "new", "New", show=False, id="home.new", tooltip="start a campaign"),
         Binding(
-            "r", "resume", "Resume", show=False, id="home.resume", tooltip="continue an interrupted or stopped one"
+            "r", "resume", "Resume", show=False, id="home.resume", tooltip="continue a paused or interrupted one"
         ),
         Binding("y", "replay", "Replay", show=False, id="home.replay", tooltip="watch it again as it happened"),
         Binding("x", "delete", "Delete", show=False, id="home.delete", tooltip="delete it (asks)"),
@@ -269,6 +273,10 @@ class Home(SizedScreen):
         elif entry.state == CampaignState.PAUSED:
             self.open_campaign(Path(entry.folder))
             self.kernelarc.command("resume")
+        elif entry.state in ENDED and entry.stop_reason != StopReason.FAULT:
+            self.kernelarc.say(
+                f"! {entry.name} has ended ({entry.stop_reason}); n starts a new one", "bold warning"
+            )
         else:
             self.kernelarc.start_engine(Path(entry.folder))
 

@@ -11,12 +11,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
 from engine.records import CampaignState
+from engine.text import counted
 from kernelarc_tui import clock, fmt
 from kernelarc_tui.feed import FeedFilter
 from kernelarc_tui.glyphs import LEVELS, OUTCOMES
 from kernelarc_tui.safe import one_line
 from kernelarc_tui.screens.campaign import CampaignScreen, Hint
-from kernelarc_tui.view import View, attention, label_of
+from kernelarc_tui.view import ENDED, View, attention, label_of
 from kernelarc_tui.widgets.agents import AgentsTable
 from kernelarc_tui.widgets.device import DevicePanel
 from kernelarc_tui.widgets.header import Header
@@ -109,7 +110,7 @@ class Live(CampaignScreen):
         """What ``p`` and ``q`` do depends on the state."""
         view = self.view
         depth = sum(not screen.is_modal for screen in self.app.screen_stack)
-        if view.state in (CampaignState.FINISHED, CampaignState.STOPPED):
+        if view.state in ENDED:
             return (*ENDED_HINTS, ("q", "back" if depth > 1 else "leave", "screen.back"))
         words = {"p": "resume" if not view.running else "pause"}
         going = view.running or view.state is CampaignState.PAUSED
@@ -134,7 +135,7 @@ class Live(CampaignScreen):
             "plot": f"best so far, ms{scale}" if not over else f"best ms{over}{scale}",
             "stream": f"outcomes · {stream.filter.words}" if stream.filter.words else "outcomes",
             "agents": self.query_one(AgentsTable).heading(self.query_one(AgentsTable).row_width),
-            "memory": f"memory · {_counted(view.summary.wins, 'win')} · {_counted(view.summary.traps, 'trap')}",
+            "memory": f"memory · {counted(view.summary.wins, 'win')} · {counted(view.summary.traps, 'trap')}",
         }
         for name, text in titles.items():
             retitle(self.query_one(f"#{name}"), text)
@@ -208,6 +209,8 @@ class Live(CampaignScreen):
         order = ("", *(str(outcome) for outcome in OUTCOMES))
         following = order[(order.index(chosen.outcome) + 1) % len(order)]
         self._filter(replace(chosen, outcome=following))
+        if not following:
+            self.kernelarc.say("all outcomes again", "muted")
 
     @work(group="ask")
     async def action_filter(self) -> None:
@@ -246,10 +249,6 @@ class Live(CampaignScreen):
             from kernelarc_tui.screens.memory import MemoryScreen
 
             self.app.push_screen(MemoryScreen(event.rows.selected.id))
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def parse_filter(text: str, view: View, *, everything: bool = False) -> FeedFilter:

@@ -252,9 +252,10 @@ def detail_lines(entry: MemoryRow, view: View, width: int) -> list[Line]:
     section("strategy", entry.strategy, "bold verdict-keep" if win else "bold verdict-reject")
     section("why" if win else "what happened and why", entry.reflection)
     section("error", entry.error, "verdict-reject")
+    if entry.gain is not None:  # paired; a quotient of latencies from different minutes is none
+        section("against the agent's best of its time", fmt.times(1 + entry.gain))
     if entry.before_ms and entry.after_ms:
-        factor = fmt.times(entry.before_ms / entry.after_ms)
-        section("before → after", f"{fmt.ms(entry.before_ms)} → {fmt.ms(entry.after_ms)} ms  ({factor})")
+        section("before → after", f"{fmt.ms(entry.before_ms)} → {fmt.ms(entry.after_ms)} ms, each at its own time")
     if entry.speedup is not None:
         section("against the reference", fmt.times(entry.speedup))
     section("shapes", entry.shapes)

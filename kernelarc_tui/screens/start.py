@@ -17,6 +17,7 @@ from textual.widgets import Input, Static
 
 from engine.config import PRESETS, CampaignConfig
 from engine.errors import BadInput, KernelArcError
+from engine.text import counted
 from kernelarc_tui.paint import Line
 from kernelarc_tui.safe import one_line
 from kernelarc_tui.screens.base import Dialog
@@ -65,7 +66,7 @@ class ProblemList(RowList):
         )
         if entry.error:
             return line.add(" ").fit(one_line(entry.error, 200), max(0, width - line.width), "error")
-        about = f"{entry.op_type or ''}  {entry.workloads} workloads  {entry.dtypes}"
+        about = f"{entry.op_type or ''}  {counted(entry.workloads, 'workload')}  {entry.dtypes}"
         return line.add(" ").fit(one_line(about, 120), max(0, width - line.width), "muted")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from engine.records import Sample
+from engine.records import CampaignState, Sample
 from kernelarc_tui import fmt
 from kernelarc_tui.glyphs import spark
 from kernelarc_tui.paint import Line
@@ -40,23 +40,31 @@ class DevicePanel(Painted):
         names = [series[-1] for series in self.view.samples.values() if series]
         if not names:
             return "device"
+        when = " · at the end" if self.over else ""
         if len(names) > 1:
-            return f"{len(names)} devices"
+            return f"{len(names)} devices{when}"
         only = names[0]
-        return "CPU" if only.device == "cpu" else f"GPU {only.index if only.index is not None else ''}".strip()
+        name = "CPU" if only.device == "cpu" else f"GPU {only.index if only.index is not None else ''}".strip()
+        return name + when
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is sampled any more: what is shown are the last values."""
+        return self.view.state in (CampaignState.FINISHED, CampaignState.STOPPED, CampaignState.INTERRUPTED)
 
     def paint(self, width: int, height: int) -> list[Line]:
         lines: list[Line] = []
         several = len(self.view.samples) > 1
         for series in self.view.samples.values():
             if series:
-                lines.append(_first_row(series, width, self.view.now, named=several, ascii=self.ascii))
+                stale = self.over or self.view.now - series[-1].at > STALE_S
+                lines.append(_first_row(series, width, stale=stale, named=several, ascii=self.ascii))
                 if self.rows_each > 1:
                     lines.append(_second_row(series[-1], width))
         return lines or [Line("no samples yet", "muted")]
 
 
-def _first_row(series: Sequence[Sample], width: int, now: float, *, named: bool, ascii: bool) -> Line:
+def _first_row(series: Sequence[Sample], width: int, *, stale: bool, named: bool, ascii: bool) -> Line:
     last = series[-1]
     line = Line()
     if named:
@@ -68,10 +76,10 @@ def _first_row(series: Sequence[Sample], width: int, now: float, *, named: bool,
     facts = _facts(last, width)
     use = fmt.percent(last.utilization)
     cells = max(0, min(60, width - line.width - 6 - sum(len(fact) + 2 for fact in facts)))
-    line.fit(use, 5, "bold" if (last.utilization or 0) > 0.5 else "", right=True).add(" ")
+    busy = (last.utilization or 0) > 0.5
+    line.fit(use, 5, "muted" if stale else "bold" if busy else "", right=True).add(" ")
     history = [sample.utilization for sample in series[-cells:]] if cells else []
     line.add(" " * max(0, cells - len(history)))
-    stale = now - last.at > STALE_S
     line.add(spark(history, ascii=ascii), "faint" if stale else "primary")
     for fact in facts:
         hot = fact.endswith("°C") and (last.temperature_c or 0) >= 85

@@ -6,12 +6,15 @@ from typing import ClassVar
 
 from engine.records import CampaignState, StopReason
 from engine.store.summary import Note, Summary
+from engine.text import cut_middle
 from kernelarc_tui import fmt
 from kernelarc_tui.glyphs import LEVELS, OUTCOMES, STATES
 from kernelarc_tui.paint import Line, width_of
 from kernelarc_tui.safe import one_line
-from kernelarc_tui.view import NEW_BEST, View, attention, label_of, style_of
+from kernelarc_tui.view import NEW_BEST, WAITS, View, attention, label_of, style_of
 from kernelarc_tui.widgets.painted import Painted
+
+NARROW = 60  # columns under which the first row begins with how the campaign stands
 
 
 class Header(Painted):
@@ -34,6 +37,8 @@ def first_line(view: View, tag: str, width: int) -> Line:
     """Problem and device on the left; state, time, candidates and cost on the right."""
     summary = view.summary
     right = _progress(view, width)
+    if width < NARROW:
+        return _narrow(right, tag, one_line(summary.problem, 120), width)
     room = max(8, width - right.width - 2)
     device = one_line(summary.device_name or summary.device, 40)
     name = one_line(summary.problem, 120)
@@ -49,24 +54,34 @@ def first_line(view: View, tag: str, width: int) -> Line:
     return left.end(right, width)
 
 
+def _narrow(progress: Line, tag: str, name: str, width: int) -> Line:
+    """How it stands first, then what is left of the row for the name, cut where names are alike."""
+    line = progress.add("  ").add(f"{tag} " if tag else "", "bold warning")
+    room = max(0, width - line.width)
+    return line.fit(cut_middle(name, room), room, "bold")
+
+
 def _progress(view: View, width: int) -> Line:
+    """Narrow rows leave out what the state, the time and the candidates have no room beside."""
     summary = view.summary
     sign, word, style = STATES[view.state]
     if view.state is CampaignState.FINISHED and summary.stop_reason is StopReason.FAULT:
         sign, word, style = "!", "failed", "error"
     line = Line(f"{sign} ", f"bold {style}")
-    if view.state not in (CampaignState.RUNNING, CampaignState.STARTING) or width >= 110:
+    quiet = view.state in (CampaignState.RUNNING, CampaignState.STARTING)
+    if width >= 110 or (width >= 44 and not quiet):
         line.add(f"{word} ", style)
     if view.state is CampaignState.FINISHED and summary.stop_reason and width >= 96:
         line.add(f"({summary.stop_reason.value}) ", "muted")
     elapsed = summary.elapsed_s(view.now)
     line.add(fmt.clock(elapsed))
-    if summary.minutes and view.state not in (CampaignState.FINISHED, CampaignState.STOPPED):
+    ended = view.state in (CampaignState.FINISHED, CampaignState.STOPPED)
+    if summary.minutes and not ended and width >= NARROW:
         line.add(f" {fmt.span(max(0.0, summary.minutes * 60 - elapsed))} left", "muted")
     line.add("  ").add(str(summary.candidates), "bold")
     if summary.budget:
         line.add(f"/{summary.budget}", "muted")
-    line.add(" candidates" if width >= 78 else " cand.", "muted")
+    line.add(" candidates" if width >= 78 else " cand." if width >= 40 else "", "muted")
     if summary.errors and width >= 110:
         line.add("  ").add(f"{summary.errors} error{'s' if summary.errors != 1 else ''}", "verdict-error")
     if summary.cost_usd or summary.max_cost_usd or summary.tokens:
@@ -74,7 +89,7 @@ def _progress(view: View, width: int) -> Line:
         line.add("  ").add(
             fmt.money(summary.cost_usd, unknown=summary.cost_unknown), "bold warning" if near else ""
         )
-        if summary.max_cost_usd:
+        if summary.max_cost_usd and width >= NARROW:
             line.add(f" of ${summary.max_cost_usd:g}", "muted")
     if summary.tokens and width >= 130:
         line.add(f"  {fmt.count(summary.tokens)} tokens", "muted")
@@ -129,6 +144,8 @@ def _attention(notes: list[Note], view: View, room: int) -> Line:
     space = room - line.width - len(more)
     if space < 6:
         return Line(f"{sign}{len(notes)}", style)
+    if note.code == WAITS:  # the end of the folder says which it is
+        text = cut_middle(text, space)
     return line.fit(text, min(space, width_of(text)), style.removeprefix("bold ")).add(more, "muted")
 
 

@@ -1,4 +1,7 @@
-"""The last row: what the keys do here; for a few seconds after a command, the engine's answer instead."""
+"""The last row: what the keys do here; for a few seconds after a command, the engine's answer instead.
+
+An answer that is longer than the row takes more rows: its end often says what can be done.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.timer import Timer
 
-from kernelarc_tui.paint import Line
+from kernelarc_tui.paint import Line, wrap
 from kernelarc_tui.safe import one_line
 from kernelarc_tui.widgets.painted import Painted
 
 ANSWER_S = 6.0
+READ_PER_S = 15.0  # characters; a long answer stays for as long as it takes to read
+ROWS = 4  # of an answer, at most
 _ASCII_KEYS = {"⏎": "ret", "← →": "<- ->", "+ −": "+ -"}
 
 
@@ -41,6 +46,7 @@ class KeyLine(Painted):
         self.answer, self.answer_style = one_line(text, 600), style
         if self._timer is not None:
             self._timer.stop()
+        seconds = max(seconds, len(self.answer) / READ_PER_S) if seconds else 0.0
         self._timer = self.set_timer(seconds, self._forget) if seconds else None
         self._show_or_hide()
         self.repaint()
@@ -48,7 +54,9 @@ class KeyLine(Painted):
     def paint(self, width: int, height: int) -> list[Line]:
         self._spans = []
         if self.answer:
-            return [Line().fit(self.answer, width, self.answer_style)]
+            rows = wrap(self.answer, width)
+            rows[height - 1 :] = [" ".join(rows[height - 1 :])] if len(rows) >= height else []
+            return [Line().fit(row, width, self.answer_style) for row in rows]
         line = Line()
         if getattr(self.app, "ascii", False):
             self.hints = [(_ASCII_KEYS.get(key, key), word, action) for key, word, action in self.hints]
@@ -90,5 +98,7 @@ class KeyLine(Painted):
 
     def _show_or_hide(self) -> None:
         """Who wants no hints gets the row back, but still sees every answer."""
+        width = max(20, self.app.size.width - self.gutter.width)
+        self.styles.height = min(ROWS, len(wrap(self.answer, width))) if self.answer else 1
         settings = getattr(self.app, "settings", None)
         self.display = bool(self.answer) or settings is None or settings.footer

@@ -1,4 +1,4 @@
-"""Wins and traps in a few rows: what worked with its gain, what failed and why. Newest first."""
+"""Wins and traps in a few rows: what worked with its speed-up, what failed and why. Newest first."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class MemoryPanel(RowList):
 
 
 def memory_line(entry: MemoryRow, width: int) -> Line:
-    """``+ strategy  1.08×`` or ``− strategy: why it failed``."""
+    """``+ strategy  1.08×`` or ``− strategy: why it failed``. The factor is against the reference, as recorded."""
     win = entry.kind == "win"
     line = Line("+ " if win else "− ", "bold verdict-keep" if win else "bold verdict-reject")
     if entry.pinned:
         line.add("★ ", "warning")
     gone = entry.expired_at is not None
     text = entry.strategy if win else trap_text(entry)
-    right = fmt.times(_gain(entry)) if win and _gain(entry) is not None else ""
+    right = fmt.times(entry.speedup) if win and entry.speedup is not None else ""
     if width >= 60 and entry.candidate:
         right = f"{right:>6} {'#' + str(entry.candidate):>5}"
     room = width - line.width - (len(right) + 1 if right else 0)
@@ -61,10 +61,3 @@ def trap_text(entry: MemoryRow) -> str:
     """A trap in one line: what was tried, and why it is a dead end."""
     why = entry.reflection or entry.error
     return f"{entry.strategy}: {why}" if why else entry.strategy
-
-
-def _gain(entry: MemoryRow) -> float | None:
-    """Before/after of the step, as a factor."""
-    if entry.before_ms and entry.after_ms:
-        return entry.before_ms / entry.after_ms
-    return 1 + entry.gain if entry.gain is not None else entry.speedup

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from engine.store.summary import Summary
+from engine.text import counted
 from kernelarc_tui import fmt
 from kernelarc_tui.describe import EventRow
 from kernelarc_tui.feed import Feed, FeedFilter
@@ -46,7 +47,7 @@ class OutcomeStream(RowList):
 
     @property
     def filter(self) -> FeedFilter:
-        return self.feed.filter if self.feed else FeedFilter()
+        return self.feed.filter if self.feed is not None else FeedFilter()
 
     @property
     def selected(self) -> EventRow | None:
@@ -55,11 +56,10 @@ class OutcomeStream(RowList):
         return self.feed.row(self.cursor)
 
     def row_count(self) -> int:
-        return len(self.feed) if self.feed else 0
+        return len(self.feed) if self.feed is not None else 0
 
     def empty_line(self, width: int) -> Line:
-        words = self.filter.words
-        return Line().fit(f"nothing matches {words}" if words else "no outcome yet", width, "muted")
+        return Line().fit(nothing_text(self.filter, self.summary), width, "muted")
 
     def row_line(self, index: int, width: int, *, selected: bool) -> Line:
         if self.feed is None:
@@ -70,13 +70,21 @@ class OutcomeStream(RowList):
         return Line("…", "faint") if row is None else stream_line(row, self.summary, width)
 
     def action_edge(self, direction: int) -> None:
-        while direction > 0 and self.feed and not self.feed.complete:
+        while direction > 0 and self.feed is not None and not self.feed.complete:
             self.feed.backfill()
         super().action_edge(direction)
 
     def _backfill(self) -> None:
-        if self.feed and self.feed.backfill():
+        if self.feed is not None and self.feed.backfill():
             self.rows_changed()
+
+
+def nothing_text(chosen: FeedFilter, summary: Summary) -> str:
+    """What an empty stream says: that nothing has happened, or that it is the filter."""
+    others = sum(summary.outcomes.values()) + summary.errors
+    if chosen.outcome and not (chosen.text or chosen.agent) and others:
+        return f"no {chosen.outcome} yet ({counted(others, 'other')})"
+    return f"nothing matches {chosen.words}" if chosen.words else "no outcome yet"
 
 
 def stream_line(row: EventRow, summary: Summary, width: int) -> Line:

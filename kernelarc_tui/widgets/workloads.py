@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from engine.records import WorkloadResult
+from engine.text import cut_middle
 from kernelarc_tui import fmt
 from kernelarc_tui.paint import Line
 from kernelarc_tui.safe import one_line
@@ -44,7 +45,8 @@ class WorkloadTable(RowList):
         result = self.results[index]
         passed = result.status == "PASSED"
         line = Line("▸" if selected else " ", "rule-focus")
-        line.fit(one_line(self.shapes.get(result.uuid) or result.uuid, 80), _shape_width(width))
+        room = _shape_width(width)
+        line.fit(cut_middle(one_line(self.shapes.get(result.uuid) or result.uuid, 80), room), room)
         line.add(" ✓" if passed else " ✗", "verdict-keep" if passed else "verdict-reject")
         for (_, size, least), text in zip(_NUMBERS, _cells(result), strict=True):
             if width >= least:

@@ -231,11 +231,12 @@ async def test_a_finished_campaigns_keep_is_vetoed_without_an_engine(ended, show
         assert reader.candidate(before.best).vetoed_at is not None
 
 
-async def test_a_control_of_a_finished_campaign_says_that_no_engine_runs(ended, show):
+@pytest.mark.parametrize("key", ["p", "P", "d", "D", "h", "H", "s", "b", "w"])
+async def test_a_control_of_a_finished_campaign_says_that_it_has_ended_before_it_asks(ended, show, key):
     async with show(ended) as screen:
-        await screen.press("d")
-        await screen.until(lambda: "! " in screen.text("#keys"))
-        assert "no engine" in screen.text("#keys") or "not running" in screen.text("#keys")
+        await screen.press(key)
+        await screen.sees("! the campaign has ended (candidates); u, then n starts a new one")
+        assert not screen.app.screen.is_modal
 
 
 async def test_the_palette_shows_keys_and_finds_by_fuzzy_text(engine, show):

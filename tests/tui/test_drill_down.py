@@ -11,6 +11,7 @@ from engine.store.rows import MemoryWrite
 from kernelarc_tui.screens.candidate import CandidateScreen
 from kernelarc_tui.screens.live import Live
 from kernelarc_tui.widgets.memory import MemoryPanel
+from kernelarc_tui.widgets.text_pane import TextPane
 
 
 async def test_enter_opens_the_candidate_with_its_reason_in_full(engine, show):
@@ -247,3 +248,16 @@ async def test_the_screen_is_saved_as_svg(engine, show, tmp_path, monkeypatch):
         screen.app.action_save_screen()
         await screen.sees("saved ")
     assert next(tmp_path.glob("kernelarc-*.svg")).read_text().startswith("<svg")
+
+
+async def test_a_split_diff_shows_every_character_within_its_halves(engine, show):
+    async with show(engine.folder) as screen:
+        screen.app.push_screen(CandidateScreen(63, tab=1, against="reference"))
+        await screen.press("t")
+        await screen.until(lambda: "│" in screen.text("#text"))
+        pane = screen.app.screen.query_one("#text", TextPane)
+        assert max(line.width for line in pane.lines) <= pane.scrollable_content_region.width
+        assert "›" not in screen.text("#text")
+        await screen.press("4")
+        await screen.sees("verdict")
+        assert max(line.width for line in pane.lines) <= pane.scrollable_content_region.width

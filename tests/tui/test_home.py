@@ -122,3 +122,17 @@ def test_form_values_become_a_checked_configuration():
 def test_wrong_values_are_one_clear_line(change, complaint):
     with pytest.raises(BadInput, match=re.escape(complaint)):
         config_of({"config": "multi-bounded", "proposer": "recipes", **change})
+
+
+async def test_an_ended_campaign_is_not_resumed_and_that_is_said(ended, show):
+    async with show(None) as screen:
+        await screen.sees("cpu-20260528")
+        await screen.press("r")
+        await screen.sees("! cpu-20260528 has ended (candidates); n starts a new one")
+
+
+async def test_names_that_are_alike_are_told_apart_by_their_ends(ended, show):
+    for number in (1, 2):
+        ended.with_name(f"attention_output_projection_residual-{number}").symlink_to(ended)
+    async with show(None) as screen:
+        await screen.until(lambda: "residual-1" in screen.text() and "residual-2" in screen.text())

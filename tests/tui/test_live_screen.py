@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from engine.records import StopReason
+import msgspec
+import pytest
+
+from engine.records import CampaignState, StopReason
+from engine.store.rows import LiveRow
+from engine.store.summary import Summary
+from kernelarc_tui.feed import FeedFilter
+from kernelarc_tui.view import attention
 from kernelarc_tui.widgets.agents import AgentsTable
+from kernelarc_tui.widgets.header import second_line
 from kernelarc_tui.widgets.keyline import KeyLine
 from kernelarc_tui.widgets.memory import MemoryPanel
 from kernelarc_tui.widgets.plot import TrajectoryPlot
-from kernelarc_tui.widgets.stream import OutcomeStream
+from kernelarc_tui.widgets.stream import OutcomeStream, nothing_text
 
 
 async def test_the_header_says_state_time_candidates_cost_best_and_who_holds_it(engine, show):
@@ -277,3 +286,82 @@ async def test_a_campaign_that_failed_before_measuring_says_so(engine, show):
     async with show(engine.folder) as screen:
         await engine.writer.append(ev.CampaignEnded(state="finished", reason=StopReason.FAULT, detail="no seed"))
         await screen.until(lambda: "! failed" in screen.text("#header"))
+
+
+async def test_f_goes_through_every_outcome_and_back_to_all(ended, show):
+    async with show(ended) as screen:
+        seen = []
+        for _ in range(6):
+            await screen.press("f")
+            seen.append(screen.text("#stream").split("\n")[0].strip(" ─"))
+        assert seen == [f"outcomes · {word}" for word in ("keep", "accept", "revert", "reject", "error")] + [
+            "outcomes"
+        ]
+        assert "all outcomes again" in screen.text("#keys")
+
+
+def test_an_outcome_that_has_not_come_yet_is_named_with_how_many_others_have():
+    summary = Summary(outcomes={"KEEP": 2, "REVERT": 8})
+    assert nothing_text(FeedFilter(outcome="REJECT"), summary) == "no REJECT yet (10 others)"
+    assert nothing_text(FeedFilter(outcome="REJECT", text="x"), summary) == "nothing matches reject · “x”"
+    assert nothing_text(FeedFilter(outcome="KEEP"), Summary()) == "nothing matches keep"
+    assert nothing_text(FeedFilter(), Summary()) == "no outcome yet"
+
+
+async def test_the_kind_of_an_empty_filter_stays_in_the_title_and_f_goes_on_from_it(engine, show):
+    async with show(engine.folder) as screen:
+        screen.app.screen._filter(FeedFilter(outcome="KEEP", text="nothing has this in it"))
+        await screen.until(lambda: "outcomes · keep" in screen.text("#stream"))
+        await screen.press("f")
+        assert screen.app.screen.query_one(OutcomeStream).filter.outcome == "ACCEPT"
+
+
+async def test_what_the_machine_did_is_marked_as_of_the_end_once_the_campaign_has_ended(engine, ended, show):
+    async with show(engine.folder) as screen:
+        assert "at the end" not in screen.text("#device")
+    async with show(ended) as screen:
+        assert "CPU · at the end" in screen.text("#device")
+
+
+async def test_in_a_low_terminal_every_agent_has_its_row_before_the_outcomes(engine, show):
+    async with show(engine.folder, (80, 15)) as screen:
+        rows = screen.text("#agents").split("\n")
+        assert sum(bool(re.match(r"[ ▸][123]", row)) for row in rows) == 3
+        assert "#63" in screen.text("#stream")
+
+
+@pytest.mark.parametrize("width", [30, 40, 50, 59])
+async def test_a_narrow_header_says_first_how_it_stands(engine, show, width):
+    async with show(engine.folder, (width, 24)) as screen:
+        first = screen.text("#header").split("\n")[0]
+        assert first.startswith(" ▶ 00:41:07  63/100")
+        assert "dual" in first or width < 50  # the name keeps its end
+
+
+async def test_an_inbox_agent_that_waits_says_for_which_folder(engine, show):
+    async with show(engine.folder) as screen:
+        view = screen.app.session.view
+        first = view.agents[0]
+        spec = msgspec.structs.replace(first.spec, proposer="inbox")
+        agents = {**view.summary.agents, first.spec.name: msgspec.structs.replace(first, spec=spec)}
+        live = LiveRow(agent=first.spec.name, state="proposing", detail="waiting for a save in /a/b/agents/1")
+        waiting = replace(
+            view,
+            summary=msgspec.structs.replace(view.summary, agents=agents, attention=[]),
+            live={**view.live, first.spec.name: live},
+        )
+        assert [note.text for note in attention(waiting)] == ["waiting for a save in /a/b/agents/1"]
+        assert attention(replace(waiting, state=CampaignState.FINISHED)) == []
+        assert second_line(waiting, 80).text.endswith("agents/1")
+
+
+async def test_an_answer_that_is_longer_than_the_row_is_shown_in_full(engine, show):
+    engine.refuse = (
+        "agent 1 has stopped already, and here is a long sentence that says what a person can do about it"
+    )
+    async with show(engine.folder) as screen:
+        await screen.press("d")
+        await screen.until(lambda: "about it" in screen.text("#keys"))
+        assert len(screen.text("#keys").split("\n")) == 2
+        screen.app.screen.query_one(KeyLine)._forget()
+        await screen.until(lambda: len(screen.text("#keys").split("\n")) == 1)

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from contextlib import closing
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 
@@ -16,6 +17,9 @@ from kernelarc_tui.feed import Feed, FeedFilter
 from kernelarc_tui.glyphs import gauge, spark, to_ascii
 from kernelarc_tui.paint import Line, Palette, clip, fold, wrap
 from kernelarc_tui.plotting import Level, Picture, Series, draw, visible_levels
+from kernelarc_tui.screens.memory import detail_lines
+from kernelarc_tui.view import View
+from kernelarc_tui.widgets.memory import memory_line
 
 # Numbers
 
@@ -144,6 +148,17 @@ def test_log_and_equal_values_are_drawn():
     wide = Picture(series=[Series("1", "", [(0, 100.0), (2, 0.1)], end=4)], x_max=4, log=True)
     labels = [row.text[:4] for row in draw(wide, 60, 16)]
     assert any("100" in label for label in labels) and any("1" in label for label in labels)
+
+
+# Memory
+
+
+def test_a_win_shows_the_speed_up_that_was_recorded_not_a_quotient_of_two_moments(reader):
+    win = next(entry for entry in reader.memory() if entry.kind == "win")
+    noisy = msgspec.structs.replace(win, speedup=1.78, gain=0.4, before_ms=0.65, after_ms=1.0)
+    assert memory_line(noisy, 60).text.split()[-2] == "1.78×"
+    told = [line.text.strip() for line in detail_lines(noisy, View(), 60)]
+    assert "1.40×" in told and "1.78×" in told and not any("0.65×" in line for line in told)
 
 
 # Diffing

@@ -8,6 +8,7 @@ import pytest
 
 from engine.records import AgentState
 from engine.store.reader import StoreReader
+from kernelarc_tui.keys import key_groups, palette_rows
 from kernelarc_tui.player import Player
 from kernelarc_tui.replayed import state_at
 from kernelarc_tui.screens.candidate import CandidateScreen
@@ -132,3 +133,11 @@ async def test_the_agents_of_a_replay_are_seen_at_work(ended, show):
         await screen.press("0", *("right",) * 12)
         await screen.until(lambda: "12/100" in screen.text("#header"))
         assert re.search(r"propos|compil|bench|gating|device", screen.text("#agents"))
+
+
+async def test_help_and_palette_leave_out_what_a_replay_cannot_do(ended, show):
+    async with show(ended, replay=True) as screen:
+        rows = [row for _, rows in key_groups(screen.app.screen) for row in rows]
+        assert not any(binding_id.startswith("do.") for _, _, binding_id in rows)
+        assert any(binding_id == "replay.play" for _, _, binding_id in rows)
+        assert not any("pause or resume the campaign" in title for title, *_ in palette_rows(screen.app.screen))
