@@ -10,6 +10,7 @@ from engine.errors import BadInput
 if TYPE_CHECKING:
     from engine.proposers.base import Proposer
     from engine.session import AgentControl, Session
+    from engine.store.summary import Summary
 
 PATIENT = frozenset({"inbox"})
 """Proposers that wait for a person: no deadline per proposal."""
@@ -31,7 +32,8 @@ def build_proposer(session: Session, control: AgentControl) -> Proposer:
         case "inbox":
             from engine.proposers.inbox import InboxProposer
 
-            return InboxProposer(inbox_folder(session, spec.name), session.reader.reply)
+            folders = inbox_folders(session.folder, session.config.inbox, session.summary)
+            return InboxProposer(folders[spec.name], session.reader.reply)
         case "llm":
             from engine.proposers.llm import build_llm
 
@@ -49,10 +51,12 @@ def warm_proposers(session: Session) -> None:
         begin_tracing(session)
 
 
-def inbox_folder(session: Session, agent: str) -> Path:
-    """Where an inbox agent watches: the given folder (one below it per agent if several do), or its own."""
-    given = session.config.inbox
+def inbox_folders(folder: Path, given: str | None, summary: Summary) -> dict[str, Path]:
+    """Agent → where it waits for candidates: the given folder (one below it per agent if several do), or its own.
+
+    ``folder`` is the campaign's.
+    """
+    names = [name for name, agent in summary.agents.items() if agent.spec.proposer == "inbox"]
     if given is None:
-        return session.folder / "agents" / agent
-    inboxes = [a for a in session.summary.agents.values() if a.spec.proposer == "inbox"]
-    return Path(given) if len(inboxes) == 1 else Path(given) / agent
+        return {name: folder / "agents" / name for name in names}
+    return {name: Path(given) if len(names) == 1 else Path(given) / name for name in names}

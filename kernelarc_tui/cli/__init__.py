@@ -100,7 +100,7 @@ def root(ctx: click.Context) -> None:
     """Campaigns of agents that optimize GPU kernels, judged by a guard that cannot be fooled.
 
     \b
-    kernelarc demo                      see a whole campaign in 90 seconds
+    kernelarc demo                      see a whole campaign in under 90 seconds
     kernelarc run PROBLEM --agents 4    start one; it outlives this terminal
     kernelarc                           all campaigns, on the home screen
     """
@@ -110,7 +110,10 @@ def root(ctx: click.Context) -> None:
 
             open_screen(None)
         else:
+            from kernelarc_tui.cli.common import say_no_screen
+
             click.echo(ctx.get_help())
+            say_no_screen("kernelarc ls and kernelarc status are plain text")
 
 
 class Output:

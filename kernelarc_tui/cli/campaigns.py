@@ -12,7 +12,7 @@ import click
 from engine.config import PRESETS, CampaignConfig
 from engine.decoding import read_yaml
 from engine.errors import BadInput
-from kernelarc_tui.cli.common import CountOrAll, Positive, emit_json, json_option
+from kernelarc_tui.cli.common import CountOrAll, Positive, emit_json, json_option, say_no_screen
 
 DEMO_PROBLEM = "linear_gelu_residual_fp32"
 DEMO: dict[str, Any] = {"candidates": 14, "agents": 2, "minutes": 1.3, "device": "cpu", "proposer": ["recipes"]}
@@ -156,11 +156,28 @@ def start(
     seed = load_solution(seed_solution, found) if seed_solution else None
     folder = create_campaign(config, found, seed, name)
     if headless or as_json or not (sys.stdout.isatty() and sys.stdin.isatty()):
+        if not (headless or as_json):
+            say_no_screen("the engine runs here, in the foreground")
         raise click.exceptions.Exit(foreground(folder, as_json=as_json))
     start_detached(folder)
     from kernelarc_tui.cli.watch import open_screen
 
+    for line in inbox_lines(folder):  # left on the terminal when the screen is gone
+        click.echo(line)
     open_screen(folder)
+
+
+def inbox_lines(folder: Path) -> list[str]:
+    """Where candidates are waited for, a line for each inbox agent."""
+    from engine.proposers import inbox_folders
+    from engine.store.reader import StoreReader
+
+    with StoreReader(folder) as reader:
+        folders = inbox_folders(folder, reader.campaign().config.inbox, reader.summary())
+    return [
+        f"agent {name} waits for candidates: save kernel.py or solution.json in {inbox}"
+        for name, inbox in folders.items()
+    ]
 
 
 def foreground(folder: Path, *, as_json: bool) -> int:
@@ -176,6 +193,8 @@ def foreground(folder: Path, *, as_json: bool) -> int:
         if line:
             click.echo(line, err=as_json)
 
+    for line in inbox_lines(folder):
+        click.echo(line, err=as_json)
     interrupted = False
     try:
         run_foreground(folder, show)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,9 +15,11 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from engine.text import one_line
+from engine.text import cut, one_line
 
 CELL_LIMIT = 300
+WIDE = 160  # columns of a list with descriptions that goes to a file or a pipe
+LEAST = 24  # columns that a last column is given before others are left out
 F = TypeVar("F", bound=Callable[..., Any])
 
 json_option: Callable[[F], F] = click.option(
@@ -41,17 +46,54 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = ()) -> str:
-    """Plain aligned columns, one line a row; ``right`` names the right-aligned ones."""
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    right: Sequence[int] = (),
+    spare: Sequence[int] = (),
+    width: int | None = None,
+) -> str:
+    """Plain aligned columns, one line a row; ``right`` names the right-aligned ones.
+
+    Where ``width`` columns (see :func:`terminal_width`) are too few, the last column is cut, and if that does not
+    leave it ``LEAST``, the ``spare`` ones are left out, in that order.
+    """
     cells = [[one_line(str(cell), CELL_LIMIT) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    shown = list(range(len(head)))
+    for column in spare:
+        others = sum(widths[i] + 2 for i in shown[:-1])
+        if width is not None and others + min(LEAST, widths[shown[-1]]) > width:
+            shown.remove(column)
+    if width is not None and spare:
+        last = shown[-1]
+        widths[last] = max(1, min(widths[last], width - sum(widths[i] + 2 for i in shown[:-1])))
     lines = []
     for row in cells:
-        parts = [
-            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
+        parts = [row[i].rjust(widths[i]) if i in right else cut(row[i], widths[i]).ljust(widths[i]) for i in shown]
         lines.append("  ".join(parts).rstrip())
     return "\n".join(lines)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that standard output is; ``None`` for a pipe or a file, which take any width."""
+    if not sys.stdout.isatty():
+        return None
+    return shutil.get_terminal_size().columns
+
+
+def no_screen() -> str:
+    """Why the screen cannot be opened here; empty if it can."""
+    if not (sys.stdout.isatty() and sys.stdin.isatty()):
+        return "standard input or output is not a terminal"
+    return "TERM is dumb" if os.environ.get("TERM") == "dumb" else ""
+
+
+def say_no_screen(instead: str) -> None:
+    """One line on standard error, where the screen was asked for and cannot be."""
+    if why := no_screen():
+        click.echo(f"kernelarc: no screen here ({why}); {instead}", err=True)
 
 
 def ms(value: float | None) -> str:

@@ -21,7 +21,22 @@ def send(folder: Path, verb: str, *, as_json: bool = False, **fields: Any) -> No
     from engine.control.client import command
     from engine.control.client import send as send_command
 
+    _need_engine(folder)
     _say(send_command(folder, command(verb, **fields)), as_json=as_json)
+
+
+def _need_engine(folder: Path) -> None:
+    """Raises ``BadInput`` if there is no engine: whether the campaign has ended, or how to start one."""
+    from engine.errors import BadInput
+    from engine.host import refuse_ended
+    from engine.store.campaigns import engine_alive
+    from engine.store.reader import StoreReader
+
+    if not engine_alive(folder):
+        with StoreReader(folder) as reader:
+            refuse_ended(folder, reader.summary())
+        fix = f"`kernelarc resume {folder.name}` starts one"
+        raise BadInput("no engine runs this campaign", where=folder.name, fix=fix)
 
 
 def edit(folder: Path, verb: str, number: int, text: str = "") -> None:
@@ -48,7 +63,7 @@ def pause(campaign: str | None, agent: str | None) -> None:
 
     \b
     Example: kernelarc pause
-             kernelarc pause softmax-1 --agent a2
+             kernelarc pause softmax-1 --agent 2
     """
     send(resolve(campaign), "pause", agent=agent)
 
@@ -88,7 +103,7 @@ def draft(campaign: str | None, agent: str) -> None:
     """Make an agent draft another algorithm, DSL or layout next.
 
     \b
-    Example: kernelarc draft softmax-1 --agent a1
+    Example: kernelarc draft softmax-1 --agent 1
     """
     send(resolve(campaign), "draft", agent=agent)
 
@@ -101,7 +116,7 @@ def hint(campaign: str, text: str, agent: str | None) -> None:
     """Give an agent a hint for its next proposal.
 
     \b
-    Example: kernelarc hint softmax-1 --agent a1 "try an online softmax in one pass"
+    Example: kernelarc hint softmax-1 --agent 1 "try an online softmax in one pass"
     """
     send(resolve(campaign), "hint", agent=agent, text=text)
 

@@ -7,6 +7,7 @@ import time
 
 from engine.store import events as ev
 from engine.store.events import Stored
+from engine.text import counted
 from kernelarc_tui.cli.common import ms, times
 
 
@@ -19,7 +20,8 @@ def event_line(stored: Stored) -> str | None:
 def _text(event: ev.Event) -> str | None:
     match event:
         case ev.CampaignStarted():
-            return f"campaign {event.name}: {event.problem} on {event.device_name}, {len(event.agents)} agents"
+            agents = counted(len(event.agents), "agent")
+            return f"campaign {event.name}: {event.problem} on {event.device_name}, {agents}"
         case ev.EngineAttached(resumed=True):
             return f"resumed by process {event.pid}"
         case ev.BaselinesMeasured():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from engine.errors import BadInput
+from engine.text import one_line
 from kernelarc_tui.cli.common import IDENTITY, campaign_argument, emit_json, json_option, resolve, table, times
 
 
@@ -33,7 +34,7 @@ def list_(campaign: str | None, kind: str | None, everything: bool, as_json: boo
         return
     lines = [
         (r.id, "+" if r.kind == "win" else "−", "pinned" if r.pinned else "", times(r.speedup), r.agent,
-         f"#{r.candidate}" if r.candidate else "", r.strategy[:70])
+         f"#{r.candidate}" if r.candidate else "", one_line(r.strategy, 70))
         for r in rows
     ]  # fmt: skip
     click.echo(table(("id", "", "", "speed-up", "agent", "from", "what"), lines, right=(0, 3)))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from engine.errors import BadInput
 from engine.text import one_line
-from kernelarc_tui.cli.common import emit_json, json_option, table
+from kernelarc_tui.cli.common import WIDE, emit_json, json_option, table, terminal_width
+
+if TYPE_CHECKING:
+    from engine.problems.library import ProblemEntry
 
 LINE_LIMIT = 2000  # characters
 
@@ -31,9 +36,15 @@ def list_(as_json: bool) -> None:
     if as_json:
         emit_json(entries)
         return
-    rows = [(e.name, e.op_type or "–", e.workloads, e.dtypes, e.origin, e.error or e.description) for e in entries]
+    rows = [(e.name, e.op_type or "–", e.workloads, e.dtypes, e.origin, e.error or _about(e)) for e in entries]
     head = ("problem", "type", "workloads", "dtypes", "from", "about")
-    click.echo(table(head, [(*r[:5], r[5][:60]) for r in rows], right=(2,)))
+    click.echo(table(head, rows, right=(2,), spare=(4, 3, 5), width=terminal_width() or WIDE))
+
+
+def _about(entry: ProblemEntry) -> str:
+    """The description; a folder may be called otherwise than the problem, which campaigns and solutions name."""
+    other = f"({entry.definition}) " if entry.definition != entry.name else ""
+    return other + entry.description
 
 
 @problems.command()
@@ -59,14 +70,15 @@ def show(problem: str, as_json: bool) -> None:
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @json_option
 def check(paths: tuple[Path, ...], as_json: bool) -> None:
-    """Admission check of problem folders; exits 1 if one is refused.
+    """Admission check of problem folders, or of library problems by name; exits 1 if one is refused.
 
     \b
     Example: kernelarc problems check ./problems/*
+             kernelarc problems check rmsnorm_residual_fp32
     """
     from engine.problems.check import check_problem
 
-    results = [check_problem(path) for path in paths]
+    results = [check_problem(folder) for folder in [_folder_of(path) for path in paths]]
     if as_json:
         emit_json({"problems": results})
     else:
@@ -78,6 +90,22 @@ def check(paths: tuple[Path, ...], as_json: bool) -> None:
                 click.echo(f"    note: {one_line(line, LINE_LIMIT)}")
     if not all(result.ok for result in results):
         raise click.exceptions.Exit(1)
+
+
+def _folder_of(path: Path) -> Path:
+    """The folder that is meant: one that is there, or a library problem's. Raises ``BadInput``."""
+    from engine.problems.library import problem_folders
+
+    if path.exists():
+        return path
+    folder = next((folder for _, folder in problem_folders() if folder.name == str(path)), None)
+    if folder is None:
+        raise BadInput(
+            "no such folder, and no library problem of that name",
+            where=str(path),
+            fix="see kernelarc problems list",
+        )
+    return folder
 
 
 @problems.command()
@@ -109,18 +137,19 @@ def bounds(problem: str, gpu: str, as_json: bool) -> None:
 @problems.command("import")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "format_", type=click.Choice(["sol-execbench", "flashinfer", "kernelbench"]), required=True,
-    help="What SOURCE is.",
+    "--format", "format_", type=click.Choice(["sol-execbench", "flashinfer", "kernelbench"]),
+    help="What SOURCE is.  [default: told by its files]",
 )  # fmt: skip
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder for the problems.  [default: your own problems]"
 )
 @json_option
-def import_(source: Path, format_: str, out: Path | None, as_json: bool) -> None:
+def import_(source: Path, format_: str | None, out: Path | None, as_json: bool) -> None:
     """Import problems from SOL-ExecBench, FlashInfer-Bench or KernelBench.
 
     \b
-    Example: kernelarc problems import ./L1.parquet --format sol-execbench
+    Example: kernelarc problems import ./L1.parquet
+             kernelarc problems import ./SOL-ExecBench/problems --format sol-execbench
     """
     from engine.problems.importing import import_problems
 

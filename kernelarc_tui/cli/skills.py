@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from engine.errors import BadInput
-from kernelarc_tui.cli.common import emit_json, json_option, table
+from kernelarc_tui.cli.common import WIDE, emit_json, json_option, table, terminal_width
 
 
 @click.group()
@@ -60,18 +60,20 @@ def list_(problem: str | None, device: str | None, as_json: bool) -> None:
     mark = {True: "yes", False: "no", None: ""}
     rows = [(d["name"], mark[d["eligible"]], len(d["recipes"]), d["why"] or d["description"]) for d in documents]  # type: ignore[index,arg-type]
     click.echo(
-        table(("skill", "eligible", "recipes", "about"), [(*r[:3], str(r[3])[:80]) for r in rows], right=(2,))
+        table(
+            ("skill", "eligible", "recipes", "about"), rows, right=(2,), spare=(2,), width=terminal_width() or WIDE
+        )
     )
     for broken in found.broken:
         click.echo(f"broken: {broken.name}: {broken.why}", err=True)
 
 
 @skills.command()
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--problem", help="Also say which recipes fit this problem, and why not.")
 @click.option("--device", help="cpu, cuda or cuda:i.")
 @json_option
-def show(name: str, problem: str | None, device: str | None, as_json: bool) -> None:
+def show(name: str | None, problem: str | None, device: str | None, as_json: bool) -> None:
     """Show a skill's text, and which of its recipes fit a problem.
 
     \b
@@ -80,9 +82,11 @@ def show(name: str, problem: str | None, device: str | None, as_json: bool) -> N
     from engine.skills import load_skills
 
     found = load_skills()
-    skill = found.skills.get(name)
+    skill = found.skills.get(name or "")
     if skill is None:
-        raise BadInput(f"no skill {name!r}", fix=f"one of: {', '.join(found.skills)}")
+        raise BadInput(
+            f"no skill {name!r}" if name else "no skill named", fix=f"one of: {', '.join(found.skills)}"
+        )
     judge = _eligibility(problem, device)
     eligible, why = judge(skill) if judge else (None, "")
     fits = []

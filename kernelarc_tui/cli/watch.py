@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -11,14 +10,26 @@ import click
 
 from engine.errors import BadInput
 from engine.paths import campaigns_dir
-from kernelarc_tui.cli.common import campaign_argument, emit_json, json_option, ms, resolve, table, times
+from kernelarc_tui.cli.common import (
+    campaign_argument,
+    emit_json,
+    json_option,
+    ms,
+    no_screen,
+    resolve,
+    say_no_screen,
+    table,
+    terminal_width,
+    times,
+)
 
 WATCH_S = 2.0
 
 
 def open_screen(folder: Path | None, *, read_only: bool = False, replay: bool = False, **manners: bool) -> None:
     """Open the app, or print the plain status where there is no terminal for it."""
-    if not (sys.stdout.isatty() and sys.stdin.isatty()) or os.environ.get("TERM") == "dumb":
+    if no_screen():
+        say_no_screen("this is the plain text")
         if folder is None:
             _print_list()
         else:
@@ -84,10 +95,14 @@ def _print_list() -> None:
     for e in entries:
         age = _age(time.time() - e.created_at)
         used = f"{e.candidates}/{e.budget}" if e.budget else str(e.candidates)
-        state = e.problem_note or e.state
-        rows.append((e.name, state, e.problem, e.device, used, ms(e.best_ms), times(e.speedup), age))
+        used = "" if e.problem_note else used
+        speedup = times(e.speedup if e.kept else None)  # the seed against the reference is noise
+        rows.append((e.name, e.state, e.problem, e.device, used, ms(e.best_ms), speedup, age))
     head = ("campaign", "state", "problem", "device", "candidates", "best", "speed-up", "age")
-    click.echo(table(head, rows, right=(4, 5, 6, 7)))
+    click.echo(table(head, rows, right=(4, 5, 6, 7), spare=(3, 2, 5), width=terminal_width()))
+    for e in entries:
+        if e.problem_note:
+            click.echo(f"{e.name}: {e.problem_note}")
 
 
 def _age(seconds: float) -> str:

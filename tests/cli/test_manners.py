@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine import paths
+from engine.config import CampaignConfig
 from engine.errors import BadInput
+from engine.proposers import inbox_folders
 from engine.store import events as ev
 from engine.store import memories, offline
+from engine.store.create import create_database
+from engine.store.events import AgentSpec
 from engine.store.reader import StoreReader
 from engine.store.rows import MemoryWrite
+from engine.store.summary import AgentSummary, Summary
 from engine.store.tx import Tx
-from kernelarc_tui.cli.campaigns import config_from
+from engine.store.writer import StoreWriter
+from kernelarc_tui.cli.campaigns import config_from, inbox_lines
+from kernelarc_tui.cli.common import table
 from kernelarc_tui.cli.evaluate import _text
 from kernelarc_tui.cli.lines import event_line
 from kernelarc_tui.settings import load_settings
 from kernelarc_tui.themes import load_theme
 from tests.fixtures.recorded import record_campaign
+from tests.fixtures.store_records import BASELINES, SEED, row, started
 
 COMMAND = [sys.executable, "-m", "kernelarc_tui"]
 ABSURD = "9" * 30
@@ -211,3 +222,114 @@ def test_an_error_of_any_length_is_one_short_line_without_escapes(tmp_path: Path
     assert "\x1b" not in done.stderr and "Traceback" not in done.stderr
     done = run("problems", "check", "p" * 9000)
     assert len(done.stdout) < 1200 and "Traceback" not in done.stderr
+
+
+def test_a_damaged_campaign_is_one_word_in_the_list_and_its_message_below(finished: Path) -> None:
+    broken = finished.with_name("broken")
+    broken.mkdir()
+    (broken / "campaign.db").write_bytes(b"\x00garbage" * 900)
+    lines = run("ls").stdout.splitlines()
+    assert re.match(r"broken +damaged ", next(line for line in lines if line.startswith("broken ")))
+    assert lines[-1].startswith("broken: is not a KernelArc campaign")
+    assert max(map(len, lines[:3])) < 120
+
+
+def test_a_speed_up_is_listed_once_there_is_a_keep() -> None:
+    folder = paths.campaign_dir("fresh")
+    folder.mkdir(parents=True)
+    create_database(folder / "campaign.db", row("fresh"), SEED, started())
+
+    async def measure() -> None:
+        async with await StoreWriter.open(folder / "campaign.db") as writer:
+            await writer.append(BASELINES)
+
+    asyncio.run(measure())
+    document = json.loads(run("ls", "--json").stdout)[0]
+    assert document["speedup"] is not None and not document["kept"]
+    assert "×" not in run("ls").stdout
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("pause", "done"),
+        ("resume", "done"),
+        ("draft", "done", "--agent", "a1"),
+        ("hint", "done", "try"),
+        ("stop", "done"),
+        ("budget", "done", "--minutes", "5"),
+    ],
+    ids=lambda args: args[0],
+)
+def test_an_ended_campaign_says_that_it_has_ended(finished: Path, args: tuple[str, ...]) -> None:
+    done = run(*args)
+    assert done.returncode == 2 and "done: the campaign has ended (candidates)" in done.stderr
+
+
+def test_an_interrupted_campaign_says_what_starts_it() -> None:
+    record_campaign(paths.campaign_dir("going"), 20, finished=False)
+    done = run("hint", "going", "try")
+    assert done.returncode == 2 and "`kernelarc resume going` starts one" in done.stderr
+    assert "unless" not in done.stderr
+
+
+def test_a_model_without_its_key_is_refused_at_once_and_leaves_nothing() -> None:
+    environ = {key: value for key, value in os.environ.items() if key != "OPENAI_API_KEY"}
+    words = ("run", "rmsnorm_residual_fp32", "--device", "cpu", "--proposer", "llm", "--model", "openai/gpt-5")
+    done = run(*words, "--headless", env=environ)
+    assert done.returncode == 2 and "openai/gpt-5 needs OPENAI_API_KEY" in done.stderr
+    assert json.loads(run("ls", "--json").stdout) == []
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_a_fault_that_leaves_nothing() -> None:
+    done = run("run", "rmsnorm_residual_fp32", "--device", "cuda", "--headless")
+    assert done.returncode == 3 and "needs.cuda" in done.stderr
+    assert json.loads(run("ls", "--json").stdout) == []
+
+
+def test_problems_are_checked_by_name_and_a_missing_one_is_bad_input() -> None:
+    assert run("problems", "check", "rmsnorm_residual_fp32").stdout.startswith("ok  rmsnorm_residual_fp32")
+    done = run("problems", "check", "./nowhere")
+    assert (done.returncode, done.stdout) == (2, "") and "nowhere" in done.stderr
+
+
+def test_a_skill_that_is_not_named_is_asked_for_with_the_names_there_are() -> None:
+    done = run("skills", "show")
+    assert done.returncode == 2 and "operator-fusion" in done.stderr
+
+
+def test_where_no_screen_is_possible_one_line_says_why(finished: Path) -> None:
+    for args in (("attach", "done"), ()):
+        done = run(*args)
+        assert done.returncode == 0 and done.stdout
+        assert re.fullmatch(r"kernelarc: no screen here \(.*not a terminal\); .*\n", done.stderr)
+
+
+def test_a_table_gives_up_what_it_can_spare_before_it_is_wider_than_the_terminal() -> None:
+    head, rows = ("name", "type", "about"), [("a" * 30, "gemm", "words " * 20)]
+    for width in (120, 80, 70, 66):
+        lines = table(head, rows, spare=(1,), width=width).splitlines()
+        assert max(map(len, lines)) <= width and "…" in lines[1]
+        assert ("type" in lines[0]) == (width >= 66) and "a" * 30 in lines[1]
+    assert "type" not in table(head, rows, spare=(1,), width=60)
+    assert len(table(head, rows, spare=(1,)).splitlines()[1]) > 140
+
+
+def test_every_setting_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    keys = [field.name for field in msgspec.structs.fields(CampaignConfig)]
+    assert [key for key in (*keys, "name", "seed_solution") if f"`{key}`" not in text] == []
+
+
+def test_an_inbox_says_where_it_waits() -> None:
+    folder = paths.campaign_dir("fresh")
+    folder.mkdir(parents=True)
+    create_database(folder / "campaign.db", row("fresh"), SEED, started())
+    assert inbox_lines(folder) == []
+    specs = [AgentSpec(name=name, ordinal=i, proposer="inbox", budget=1) for i, name in enumerate("12")]
+    summary = Summary(agents={spec.name: AgentSummary(spec=spec) for spec in specs})
+    assert inbox_folders(folder, None, summary) == {name: folder / "agents" / name for name in "12"}
+    assert inbox_folders(folder, "/in", summary)["2"] == Path("/in/2")
+    one = Summary(agents={"1": AgentSummary(spec=specs[0])})
+    assert inbox_folders(folder, "/in", one) == {"1": Path("/in")}
