@@ -94,8 +94,8 @@ class Replay(Live):
         return player
 
     def compose(self) -> ComposeResult:
+        yield Scrubber()  # first: an answer of several rows lies over it
         yield from super().compose()
-        yield Scrubber()
 
     def on_mount(self) -> None:
         super().on_mount()

@@ -135,6 +135,12 @@ async def test_the_agents_of_a_replay_are_seen_at_work(ended, show):
         assert re.search(r"propos|compil|bench|gating|device", screen.text("#agents"))
 
 
+async def test_a_long_answer_lies_over_the_scrubber(ended, show):
+    async with show(ended, (50, 20), replay=True) as screen:
+        await screen.press("plus")
+        await screen.sees("120 seconds of the campaign a second", "stretches are cut short")
+
+
 async def test_help_and_palette_leave_out_what_a_replay_cannot_do(ended, show):
     async with show(ended, replay=True) as screen:
         rows = [row for _, rows in key_groups(screen.app.screen) for row in rows]
