@@ -12,11 +12,12 @@ import asyncio
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+
+import aiosqlite
 
 from engine.config import CampaignConfig
 from engine.errors import StoreError
@@ -66,14 +67,13 @@ class StoreWriter:
     """Comes from :meth:`open`; the caller holds the campaign's lock until :meth:`close`."""
 
     def __init__(
-        self, path: Path, connection: sqlite3.Connection, summary: Summary, clock: Callable[[], float]
+        self, path: Path, database: aiosqlite.Connection, summary: Summary, clock: Callable[[], float]
     ) -> None:
         self.path = path
         self.summary = summary
         self.problem: StoreError | None = None  # why decisions are waiting, while they are
         self.on_commit: Callable[[list[ev.Stored]], None] | None = None
-        self._connection = connection
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        self._database = database
         self._clock = clock
         self._queue: deque[_Work] = deque()
         self._live = LiveRows(clock)
@@ -91,7 +91,11 @@ class StoreWriter:
     async def open(cls, path: Path, clock: Callable[[], float] = time.time) -> StoreWriter:
         """An existing campaign, recovered (:func:`open_database`). Raises :class:`StoreError`."""
         connection, summary = await asyncio.to_thread(open_database, path, clock)
-        return cls(path, connection, summary, clock)
+        database = aiosqlite.Connection(lambda: connection, iter_chunk_size=64)
+        # An engine that ends without closing must end all the same; SQLite takes it as any other crash.
+        thread: Any = getattr(database, "_thread", database)
+        thread.daemon = True
+        return cls(path, await database, summary, clock)
 
     async def close(self) -> None:
         """Write what is queued, checkpoint, close. Raises :class:`StoreError` if decisions had to be given up."""
@@ -110,8 +114,7 @@ class StoreWriter:
         except sqlite3.Error as error:
             self.problem = self.problem or store_error(error, self.path)
         finally:
-            await self._on_thread(sqlite3.Connection.close)
-            self._thread.shutdown(wait=False)
+            await self._database.close()
         if lost:
             raise StoreError(f"{self.problem}; {lost} decisions could not be written")
 
@@ -356,8 +359,9 @@ class StoreWriter:
                 work.done.set_exception(StoreError(self.problem.message))
 
     async def _on_thread(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        """``run`` on the connection's thread, in one step."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, run, self._connection)
+        """``run`` on the connection's thread in one step: aiosqlite has no public call for a whole function."""
+        execute: Callable[..., Awaitable[T]] = self._database._execute
+        return await execute(run, self._database._conn)
 
 
 def _commit(connection: sqlite3.Connection, summary: Summary, now: float, batch: _Batch, durable: bool) -> _Done:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ("torch", "litellm", "optuna", "numpy", "triton", "jinja2", "pydantic", "openai", "pygments")
+HEAVY = ("torch", "litellm", "optuna", "numpy", "triton", "jinja2", "aiosqlite", "pydantic", "openai", "pygments")
 
 
 def test_the_live_screen_needs_none_of_the_heavy_packages():
