@@ -146,7 +146,7 @@ class Trial:
         begin = time.monotonic()
         if self.session.room.is_full(1 + len(self.rivals)):
             self.on_phase("waiting device", "for memory")
-        async with self.session.room.taken(1 + len(self.rivals)):
+        async with self.session.room.taken(1 + len(self.rivals), urgent=self.plan.urgent):
             self.phases["wait"] += time.monotonic() - begin
             yield
 

@@ -60,7 +60,7 @@ async def measure_noise(session: Session, lock: DeviceLock, solution: Solution) 
 
     if session.on_gpu:
         processes = session.sides_that_fit(_PROCESSES)
-        async with session.room.taken(processes):
+        async with session.room.taken(processes, urgent=True):
             rounds = await _panel([side("noise") for _ in range(processes)], lock)
         return process_noise_floor(rounds), [fmean(row) for row in rounds]
     begin = time.monotonic()

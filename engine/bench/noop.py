@@ -51,7 +51,8 @@ def noop_solution(
     On a GPU it still launches the smallest of kernels: waiting for a device that works includes being woken up
     afterwards, which waiting for an idle one does not. ``spin_ns``, by workload: each call lasts about as long as
     a real one, because on a busy machine waking up takes longer after a long window than after a short one.
-    ``waits``: each call ends when the GPU has nothing left to do.
+    ``waits``: each call ends when the GPU has nothing left to do, and a number has been read from it: being woken
+    up from such a copy takes another way than from waiting for the device, and at times milliseconds.
     """
     on_gpu = device != "cpu"
     place = f', device="{device}"' if on_gpu else ""
@@ -77,7 +78,7 @@ def noop_solution(
         "def run(*arguments):",
         "    begin = NOW()",
         f"    {'TICK.add_(1)' if on_gpu else 'pass'}",
-        f"    {'torch.cuda.synchronize()' if on_gpu and waits else 'pass'}",
+        f"    {'TICK.tolist(), torch.cuda.synchronize()' if on_gpu and waits else 'pass'}",
         "    key = tuple([tuple(a.shape) for a in arguments if isinstance(a, torch.Tensor)][:TENSORS])",
         "    until = begin + SPIN[key]",
         "    while NOW() < until:",

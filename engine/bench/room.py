@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+from bisect import insort
 from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+
+class _Waiting(NamedTuple):
+    """In the order in which they are let in."""
+
+    late: bool
+    number: int
+    wanted: int
+    admitted: asyncio.Future[None]
 
 
 class Room:
-    """Places for processes that hold calls in flight; first come, first served.
+    """Places for processes that hold calls in flight: the urgent first, then who came first.
 
     Whoever wants more than there are gets all of them: planned sizes are cautious, and alone is the best there is.
     """
@@ -16,23 +28,31 @@ class Room:
     def __init__(self, places: int) -> None:
         self.places = max(places, 1)
         self._used = 0
-        self._queue = asyncio.Lock()
-        self._freed = asyncio.Event()
+        self._waiting: list[_Waiting] = []
+        self._numbers = itertools.count()
 
     def is_full(self, wanted: int) -> bool:
         """Whether somebody who wants so many would have to wait."""
-        return self._queue.locked() or self._used + min(wanted, self.places) > self.places
+        return bool(self._waiting) or self._used + min(wanted, self.places) > self.places
 
     @contextlib.asynccontextmanager
-    async def taken(self, wanted: int) -> AsyncIterator[None]:
+    async def taken(self, wanted: int, *, urgent: bool = False) -> AsyncIterator[None]:
         wanted = min(wanted, self.places)
-        async with self._queue:
-            while self._used + wanted > self.places:
-                self._freed.clear()
-                await self._freed.wait()
-            self._used += wanted
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        insort(self._waiting, _Waiting(not urgent, next(self._numbers), wanted, admitted))
+        self._admit()
         try:
+            await admitted
             yield
         finally:
-            self._used -= wanted
-            self._freed.set()
+            if admitted.done() and not admitted.cancelled():
+                self._used -= wanted
+            self._waiting = [waiting for waiting in self._waiting if waiting.admitted is not admitted]
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._used + self._waiting[0].wanted <= self.places:
+            waiting = self._waiting.pop(0)
+            if not waiting.admitted.done():  # else whoever waited has given up
+                self._used += waiting.wanted
+                waiting.admitted.set_result(None)

@@ -18,9 +18,9 @@ class Crowd:
         self._leaving: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def comes(self, name: str, wanted: int) -> None:
+    async def comes(self, name: str, wanted: int, *, urgent: bool = False) -> None:
         self._leaving[name] = asyncio.Event()
-        self.tasks[name] = asyncio.create_task(self._stay(name, wanted))
+        self.tasks[name] = asyncio.create_task(self._stay(name, wanted, urgent))
         await self._settled()
 
     async def leaves(self, name: str) -> None:
@@ -28,8 +28,8 @@ class Crowd:
         await self.tasks[name]
         await self._settled()
 
-    async def _stay(self, name: str, wanted: int) -> None:
-        async with self.room.taken(wanted):
+    async def _stay(self, name: str, wanted: int, urgent: bool) -> None:
+        async with self.room.taken(wanted, urgent=urgent):
             self.inside.append(name)
             await self._leaving[name].wait()
             self.inside.remove(name)
@@ -70,6 +70,30 @@ async def test_who_wants_more_than_there_is_gets_all_of_it(places: int) -> None:
     assert crowd.inside == ["huge"]
     await crowd.leaves("huge")
     await crowd.leaves("next")
+
+
+async def test_a_win_that_waits_to_be_confirmed_goes_first() -> None:
+    crowd = Crowd(Room(2))
+    await crowd.comes("running", 2)
+    await crowd.comes("search", 2)
+    await crowd.comes("confirmation", 2, urgent=True)
+    await crowd.leaves("running")
+    assert crowd.inside == ["confirmation"]
+    await crowd.leaves("confirmation")
+    assert crowd.inside == ["search"]
+    await crowd.leaves("search")
+
+
+async def test_who_is_admitted_and_cancelled_at_once_leaves_no_place_taken() -> None:
+    room = Room(1)
+    crowd = Crowd(room)
+    await crowd.comes("a", 1)
+    await crowd.comes("b", 1)
+    crowd._leaving["a"].set()
+    await crowd.tasks["a"]
+    crowd.tasks["b"].cancel()  # before it has noticed that it is in
+    await asyncio.gather(crowd.tasks["b"], return_exceptions=True)
+    assert not room.is_full(1)
 
 
 async def test_who_gives_up_waiting_leaves_no_place_taken() -> None:
