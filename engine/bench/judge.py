@@ -31,9 +31,9 @@ from engine.bench.cuda_timer import pin
 from engine.bench.digest import digest_code, digest_numbers, numbers_of, open_digest
 from engine.bench.input_rules import role_in, with_rules
 from engine.bench.judge_compare import judge_call, probe
+from engine.bench.judge_faults import JudgeFault, foreign_fault
 from engine.bench.judge_memory import Side, bytes_of, on_host, poison_of, strided
 from engine.bench.layout import workload_spec
-from engine.bench.reasons import asks_for_cuda
 from engine.bench.refill import Pool, off_default, refilled
 from engine.bench.unlisted import UUID
 from engine.errors import BadInput, Fault
@@ -50,14 +50,6 @@ _DEVICE_CHUNK = 1 << 26  # elements compared at a time where memory is plenty an
 
 _libc = ctypes.CDLL(None)
 _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-
-
-class JudgeFault(Exception):
-    """The problem's own code failed, or needs what this machine lacks."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason, self.detail = reason, detail
 
 
 class Judge:
@@ -325,18 +317,6 @@ class Judge:
             raise
         except BaseException as error:  # noqa: BLE001  foreign reference
             raise foreign_fault("the reference failed", error, self.definition.reference) from None
-
-
-def foreign_fault(what: str, error: BaseException, source: str) -> JudgeFault:
-    """``needs.cuda`` where the problem's code asks for a GPU that is not there, else ``fault.reference``."""
-    try:
-        said = str(error)
-    except BaseException:  # noqa: BLE001  the text of a foreign exception is foreign code too
-        said = "(its text could not be read)"
-    text = " ".join(f"{type(error).__name__}: {said}".split())[:600]
-    if not torch.cuda.is_available() and asks_for_cuda(text, source):
-        return JudgeFault("needs.cuda", f"{what} without a GPU: {text}")
-    return JudgeFault("fault.reference", f"{what}: {text}")
 
 
 def serve(control: socket.socket) -> NoReturn:

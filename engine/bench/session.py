@@ -15,12 +15,13 @@ import msgspec
 from engine.bench import compile_cache, wire
 from engine.bench import judge_wire as jw
 from engine.bench.clocks import ClockWatch
+from engine.bench.judge_client import JudgeClient
 from engine.bench.layout import PAGE
 from engine.bench.machine import Cores, memory_limit, total_memory
 from engine.bench.memory_plan import MANY_PLACES, MANY_SLOTS, fitting, is_large, sides_that_fit, slots_of
 from engine.bench.overhead import Overhead
 from engine.bench.plan_calls import looked_at, round_inputs
-from engine.bench.processes import Child, Helper, JudgeClient, Zygote
+from engine.bench.processes import Child, Helper, Zygote
 from engine.bench.room import Room
 from engine.bench.sandbox import Sandbox, choose_sandbox
 from engine.bench.unlisted import unlisted_workload
