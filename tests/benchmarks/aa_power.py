@@ -95,7 +95,8 @@ def load_beside(wanted: bool) -> Iterator[None]:
         [
             sys.executable,
             "-c",
-            f"import os\nos.sched_setaffinity(0, {cores})\nwhile True: sorted(range(200000), key=str)",
+            f"import os\nos.sched_setaffinity(0, {cores})\n"
+            f"while os.getppid() == {os.getpid()}: sorted(range(200000), key=str)",  # it ends with us in any case
         ]
     )
     try:
