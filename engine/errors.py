@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 _PART_LIMIT = 300  # characters: a line quotes what others wrote, which may be as long as a file
+_FIX_LIMIT = 2000  # of our own words: they list all that can be chosen
 
 
-def _cut(text: str) -> str:
+def _cut(text: str, limit: int = _PART_LIMIT) -> str:
     """The middle left out: what is wrong stands before or after a quotation."""
-    if len(text) <= _PART_LIMIT:
+    if len(text) <= limit:
         return text
-    tail = _PART_LIMIT // 3
-    return f"{text[: _PART_LIMIT - tail - 3]} … {text[-tail:]}"
+    tail = limit // 3
+    return f"{text[: limit - tail - 3]} … {text[-tail:]}"
 
 
 class KernelArcError(Exception):
@@ -31,7 +32,7 @@ class BadInput(KernelArcError):
     """A file, flag, row or reply that cannot be used as it is. Long parts are cut in the middle."""
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
-        self.what, self.where, self.fix = _cut(what), _cut(where), _cut(fix)
+        self.what, self.where, self.fix = _cut(what), _cut(where), _cut(fix, _FIX_LIMIT)
         message = f"{self.where}: {self.what}" if where else self.what
         if fix:
             message = f"{message}; {self.fix}"

@@ -21,7 +21,7 @@ from engine.bench.inputs_probe import made_alike
 from engine.bench.noise import measure_noise
 from engine.bench.reasons import system_fault
 from engine.bench.session import LowerBound, Session
-from engine.errors import Fault
+from engine.errors import BadInput, Fault
 from engine.guard.gate import check
 from engine.hardware.facts import device_facts
 from engine.hardware.peaks import find_peaks
@@ -47,7 +47,7 @@ def lower_bounds(problem: Problem, gpu: str) -> dict[str, LowerBound]:
         return {}
     try:
         graphs = trace_problem(problem)
-    except Fault:
+    except (BadInput, Fault):
         return {}
     return {
         w.uuid: LowerBound(

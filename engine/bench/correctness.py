@@ -60,11 +60,17 @@ def _worst(a: float | None, b: float | None) -> float | None:
 
 
 async def first_call(contender: Contender, workload: int, result: Correctness) -> None:
-    """One checked call, in which the candidate compiles whatever it compiles. Raises :class:`Fault`."""
+    """A checked call, in which the candidate compiles whatever it compiles. Raises :class:`Fault`.
+
+    Where not all calls of a round are compared every slot is used already: whichever is chosen in the first round,
+    which refills inputs openly, has memory that was seen before. Who is right there and wrong in a hidden refill
+    evades; of a call with new memory that could not be said.
+    """
+    calls = _CALLS_PER_ROUND if contender.session.own_inputs else 1
     try:
         await contender.start()
         begin = time.monotonic()
-        await one_round(contender, workload, result, index=-1, calls=1)
+        await one_round(contender, workload, result, index=-1, calls=calls)
         result.first_call_s = time.monotonic() - begin
     except Failure as failure:
         result.reason, result.detail = failure.reason, failure.detail + why_missing(failure.detail)
@@ -116,7 +122,7 @@ class _Overlapped:
                 await contender.call(self.workload, inputs, filled, style)
                 if not await self._compared():
                     return
-                named = _named(contender, self.workload, len(inputs), openly=index == 0)
+                named = _named(contender, self.workload, len(inputs))
                 collected = await contender.collect(self.workload, inputs, named)
                 if index + 1 < rounds:
                     begun = await self._begin()
@@ -164,7 +170,7 @@ async def one_round(
     for size in blocks:
         inputs = _drawn(session, workload, size, result)
         await contender.run(workload, inputs, style, jitter=jitter)
-        named = _named(contender, workload, size, openly=index == 0)
+        named = _named(contender, workload, size)
         if not result.absorb(await contender.check(workload, inputs, named), style, where):
             break
 
@@ -176,26 +182,16 @@ def _drawn(session: Session, workload: int, count: int, result: Correctness) -> 
     return inputs
 
 
-def _named(contender: Contender, workload: int, count: int, *, openly: bool) -> list[int]:
-    """Which calls of a round's block are compared.
-
-    ``openly``: in the first round, which refills inputs openly, one that the process has seen before. Who is right
-    there and wrong in a hidden refill evades; of a call with new memory that could not be said.
-    """
+def _named(contender: Contender, workload: int, count: int) -> list[int]:
+    """Which calls of a round's block are compared."""
     session = contender.session
-    named = calls_to_check(
+    return calls_to_check(
         count,
         session.specs[workload].output_stride,
         copied=session.own_inputs,
         last_only=contender.reuses_output,
         compare_s=session.judge.compare_s.get(workload, 0.0),
     )
-    return seen_first(named) if openly and not contender.reuses_output else named
-
-
-def seen_first(named: list[int]) -> list[int]:
-    """With the call at the slot of the first call among them, in place of another one if need be. Pure."""
-    return named if 0 in named else [0, *named[1:]]
 
 
 async def check_one(

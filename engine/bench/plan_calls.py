@@ -17,7 +17,7 @@ AFTER_TIMEOUT_S = 10.0  # what later workloads get once one has run into its dea
 LOOKED_AT = 2
 """Calls of one block that are compared where outputs must be copied off a device to be seen."""
 _LARGE_BYTES = 16 << 20
-_SLOW_S = 0.01
+_SLOW_S = 0.04
 _LEAST_S = 0.003  # and not shorter than this
 _BLOCK_S = 0.25  # a timed block is kept about this short
 _DRAW_S = 0.1  # for the inputs of one block, where every call's are made anew

@@ -10,7 +10,7 @@ from engine.guard.keep import Decision
 from engine.problems.solution import solution_sha
 from engine.profile.sanitize import Sanitized
 from engine.proposers.base import Context, PastCandidate, Proposal, UnusableReply
-from engine.records import Evaluation
+from engine.records import Evaluation, Outcome
 from engine.text import clean, one_line
 
 DETAIL_LIMIT = 2000
@@ -31,7 +31,9 @@ def with_findings(evaluation: Evaluation, found: Sanitized) -> Evaluation:
     return msgspec.structs.replace(evaluation, verdict="FAIL", reason=found.reason, detail=found.detail)
 
 
-def comparable_ms(evaluation: Evaluation, best_ms: float | None, reference_ms: float) -> float | None:
+def comparable_ms(
+    evaluation: Evaluation, best_ms: float | None, reference_ms: float, *, kept: bool
+) -> float | None:
     """The latency by which candidates are ranked and shown, geometric mean over workloads, milliseconds.
 
     On a GPU it is the measured one. Wall times of different evaluations are not comparable, because a CPU is busy
@@ -42,7 +44,7 @@ def comparable_ms(evaluation: Evaluation, best_ms: float | None, reference_ms: f
     if evaluation.timer != WALL or evaluation.comparison is None or best_ms is None:
         return evaluation.latency_ms
     chained_ms = best_ms * math.exp(-evaluation.comparison.log_ratio)
-    if evaluation.geomean_speedup is None or evaluation.comparison.log_ratio <= 0:
+    if evaluation.geomean_speedup is None or not kept:
         return chained_ms
     referred_ms = reference_ms / evaluation.geomean_speedup
     return referred_ms if referred_ms < best_ms else chained_ms
@@ -71,7 +73,9 @@ def past_of(
         outcome=decision.outcome,
         reason=decision.reason,
         detail=clean(decision.detail, DETAIL_LIMIT),
-        latency_ms=comparable_ms(evaluation, best_ms, reference_ms) if evaluation and passed else None,
+        latency_ms=comparable_ms(evaluation, best_ms, reference_ms, kept=decision.outcome is Outcome.KEEP)
+        if evaluation is not None and passed
+        else None,
         log_ratio=comparison.log_ratio if comparison else None,
         source_sha=solution_sha(proposal.solution) if proposal else "",
         hypothesis=one_line(proposal.hypothesis, HYPOTHESIS_LIMIT) if proposal else "",

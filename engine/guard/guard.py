@@ -210,7 +210,7 @@ class Guard:
             reason=past.reason,
             detail=past.detail,
             number=committed.number,
-            evaluation=evaluation,
+            evaluation=evaluation and msgspec.structs.replace(evaluation, latency_ms=past.latency_ms),
         )
 
     def _record(

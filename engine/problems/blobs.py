@@ -33,7 +33,7 @@ def resolve_blob(path: str, root: str | Path | None) -> Path | None:
     own may lead anywhere, as a download cache's do. Raises :class:`BadInput` for a path that climbs with ``..``.
     """
     given = PurePosixPath(path)
-    if ".." in given.parts:
+    if ".." in given.parts and not given.is_absolute():
         fix = "use a path below the problem's folder or $FLASHINFER_TRACE_DIR"
         raise BadInput(f"the safetensors path {path!r} leads out of its folder", fix=fix)
     dataset = os.environ.get("FLASHINFER_TRACE_DIR")
@@ -42,7 +42,7 @@ def resolve_blob(path: str, root: str | Path | None) -> Path | None:
         for folder in roots:
             for start in range(min(len(given.parts), _MAX_PARTS)):
                 candidate = folder.joinpath(*given.parts[start:])
-                if str(folder) == dataset and is_plain(candidate):
+                if dataset and folder == Path(dataset) and is_plain(candidate):
                     return candidate
                 if any(is_plain(candidate, place) for place in roots):
                     return candidate

@@ -83,6 +83,20 @@ async def test_verdicts(device_bench: ProcessBench, candidate: Make, name: str) 
         assert answer.reason == reason, (answer.reason, answer.detail)
 
 
+async def test_a_replay_is_wrong_in_the_open_round_whichever_of_its_calls_is_compared(
+    device_bench: ProcessBench, candidate: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a slow reference one call a round is compared; found only in a hidden round it would be called a hack."""
+    session = await device_bench._live()
+    monkeypatch.setattr(session.judge, "compare_s", dict.fromkeys(range(len(session.specs)), 1.0))
+    before, body, _ = CASES["replay"]
+    for _ in range(4):
+        answer = await device_bench.evaluate(candidate(before, body), QUICK)
+        assert answer.reason in ("wrong.numerical", "wrong.stale-output"), (answer.reason, answer.detail)
+        assert "round 1" in answer.detail
+        session.judge.compare_s.update(dict.fromkeys(range(len(session.specs)), 1.0))
+
+
 async def test_outputs_finished_after_the_report_do_not_match_their_digest(
     device_bench: ProcessBench, candidate: Make
 ) -> None:
@@ -178,8 +192,8 @@ async def test_a_round_that_is_compared_while_the_next_one_runs_decides_first(
     before = "_calls = {}\n"
     body = (
         "count = _calls[x.shape] = _calls.get(x.shape, 0) + 1\n"
-        "if count in (6, 7):\n    return torch.softmax(x, dim=-1) * scale - y\n"
-        f"if count > 7:\n    {then}\n{RIGHT}"
+        "if count in (7, 8):\n    return torch.softmax(x, dim=-1) * scale - y\n"
+        f"if count > 8:\n    {then}\n{RIGHT}"
     )
     plan = EvaluationPlan(rounds=6, timing=False, unlisted_shape=False)
     answer = await device_bench.evaluate(candidate(before, body), plan)

@@ -17,7 +17,6 @@ from engine.bench.claims import accusation
 from engine.bench.clocks import ClockReading, disturbance
 from engine.bench.compile_cache import MAX_BYTES, Store, copy_regular
 from engine.bench.contender import Block
-from engine.bench.correctness import seen_first
 from engine.bench.crosscheck import covered, cross_check, device_check
 from engine.bench.evidence import write_evidence
 from engine.bench.keeper import share_memory
@@ -430,10 +429,3 @@ def test_a_language_whose_package_is_missing_is_the_machines_fault(
     languages: list[str], detail: str, installed: bool, package: str
 ) -> None:
     assert missing_package(languages, detail, lambda name: installed) == package
-
-
-@pytest.mark.parametrize(("named", "compared"), [([0, 1], [0, 1]), ([0], [0]), ([1], [0]), ([2, 5], [0, 5])])
-def test_the_first_round_compares_a_call_whose_memory_was_seen_before(
-    named: list[int], compared: list[int]
-) -> None:
-    assert seen_first(named) == compared

@@ -231,27 +231,27 @@ def test_r_counts_benched_non_improvements_in_a_row(outcomes: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("timer", "measured_ms", "ratio", "speedup", "shown_ms"),
+    ("timer", "measured_ms", "ratio", "speedup", "kept", "shown_ms"),
     [
-        ("cupti", 9.4, 1.72, 1.78, 9.4),  # a GPU's clock is the same for everybody
-        ("wall", 9.4, 1.72, 1.78, 6.155 / 1.78),  # a KEEP on a box that was busy meanwhile
-        ("wall", 9.4, 1.72, 0.98, 6.079 / 1.72),  # not behind the best that it has beaten
-        ("wall", 5.0, 0.90, None, 6.079 / 0.90),  # slower, although its milliseconds are fewer
-        ("wall", 5.0, 0.90, 1.30, 6.079 / 0.90),
+        ("cupti", 9.4, 1.72, 1.78, True, 9.4),  # a GPU's clock is the same for everybody
+        ("wall", 9.4, 1.72, 1.78, True, 6.155 / 1.78),  # a KEEP on a box that was busy meanwhile
+        ("wall", 9.4, 1.72, 0.98, True, 6.079 / 1.72),  # not behind the best that it has beaten
+        ("wall", 5.0, 0.90, None, False, 6.079 / 0.90),  # slower, although its milliseconds are fewer
+        ("wall", 5.0, 1.001, 1.60, False, 6.079 / 1.001),  # who has not beaten the best does not pass it
     ],
 )
 def test_times_that_are_shown_are_comparable(
-    timer: str, measured_ms: float, ratio: float, speedup: float | None, shown_ms: float
+    timer: str, measured_ms: float, ratio: float, speedup: float | None, kept: bool, shown_ms: float
 ) -> None:
     evaluation = msgspec.structs.replace(
         passed(ratio, 0.01), latency_ms=measured_ms, timer=timer, geomean_speedup=speedup
     )
-    assert comparable_ms(evaluation, 6.079, 6.155) == pytest.approx(shown_ms)
+    assert comparable_ms(evaluation, 6.079, 6.155, kept=kept) == pytest.approx(shown_ms)
 
 
 def test_without_a_best_there_is_nothing_to_compare_with() -> None:
     evaluation = msgspec.structs.replace(passed(1.2, 0.01), latency_ms=5.0, timer="wall")
-    assert comparable_ms(evaluation, None, 6.0) == 5.0
+    assert comparable_ms(evaluation, None, 6.0, kept=True) == 5.0
 
 
 # --- stop rule

@@ -67,6 +67,24 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
         read_file(tmp_path / "b", 1)
 
 
+@pytest.mark.parametrize("form", ["{}", "{}/", "{}/."])
+def test_links_of_a_download_cache_are_followed_however_its_folder_is_written(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "blobs" / "0").write_bytes(b"tensors")
+    (tmp_path / "snapshot" / "a.safetensors").symlink_to("../blobs/0")
+    monkeypatch.setenv("FLASHINFER_TRACE_DIR", form.format(tmp_path / "snapshot"))
+    assert resolve_blob("a.safetensors", tmp_path / "problem") is not None
+
+
+def test_what_can_be_chosen_is_listed_whole_and_what_others_wrote_is_cut() -> None:
+    names = ", ".join(f"setting_{n}" for n in range(60))
+    line = BadInput("x" * 900, where="y" * 900, fix=f"known: {names}").message
+    assert names in line and "x" * 301 not in line and "y" * 301 not in line
+
+
 def test_a_link_may_lead_about_inside_the_folder_and_not_out_of_it(tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
