@@ -11,7 +11,14 @@ from pathlib import Path
 _AGAIN_S = 0.05  # without an answer, the order to stop is given again
 _FREEZE_S = 2.0  # to bring everything to a stop; one thread takes microseconds
 _STANDING = "TtZXxD"  # states of /proc/PID/stat in which nothing runs, and nothing wakes anybody else
+_EXITING = 0x4  # PF_EXITING of the flags there: on its way out of the kernel, no group stop waits for it
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def stands_still(stat: str) -> bool:
+    """Of a thread, by its /proc stat. One that is ending runs no code of its own, however long it takes. Pure."""
+    fields = stat.rpartition(")")[2].split()
+    return fields[0] in _STANDING or bool(int(fields[6]) & _EXITING)
 
 
 class Gone(Exception):
@@ -105,8 +112,8 @@ class Herd:
         except OSError:
             return True
         for task in tasks:
-            with suppress(OSError, IndexError):
-                if (task / "stat").read_text().rpartition(")")[2].split()[0] not in _STANDING:
+            with suppress(OSError, IndexError, ValueError):
+                if not stands_still((task / "stat").read_text()):
                     return False
         return True
 

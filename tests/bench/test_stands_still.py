@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from engine.bench.herd import stands_still
+
 CODE = """
 import ctypes, os, signal, sys, time
 from engine.bench.herd import Awake, Herd
@@ -44,6 +48,24 @@ def watched(*words: str) -> str:
     done = subprocess.run([sys.executable, "-c", CODE, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+STAT = "7 (a (b) c) {state} 1 7 7 0 -1 {flags} 0 0 0 0"
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "still"),
+    [
+        ("T", 0x400040, True),
+        ("R", 0x400040, False),
+        ("S", 0x400040, False),  # somebody may wake it up
+        ("D", 0x400040, True),
+        ("R", 0x400044, True),  # a thread that a pool has joined, still on its way out of the kernel
+        ("Z", 0x40004C, True),
+    ],
+)
+def test_a_thread_that_is_ending_stands_still(state: str, flags: int, still: bool) -> None:
+    assert stands_still(STAT.format(state=state, flags=flags)) is still
 
 
 def test_a_lone_process_stands_still() -> None:
