@@ -24,8 +24,8 @@ _MAKE_NONE = frozenset(
      "BoundedSemaphore", "get_ident", "get_native_id", "active_count")}
     | {"multiprocessing.cpu_count"}
 )  # fmt: skip
-_KNOWN = frozenset(sys.stdlib_module_names) | {"torch", "triton", "numpy", "scipy", "einops"}
-_WORKERS = ("Thread", "Process", "ThreadPool", "Executor", "Worker")
+_KNOWN = frozenset(sys.stdlib_module_names) | {"torch", "triton", "numpy", "einops"}
+_WORKERS = ("Thread", "Process", "Pool", "Executor", "Worker", "MapWrapper")
 
 
 class AsyncWork:

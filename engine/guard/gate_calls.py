@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _LOOKUPS = frozenset({"__getattribute__", "__getattr__"})
 _SETTERS = frozenset({"__setattr__", "__delattr__"})
+_SPELLED = frozenset({"getattr", "setattr", "delattr"})
 _FX_METHODS = frozenset({"placeholder", "create_node", "call_method", "call_module", "get_attr", "create_arg"})
 _PATH_METHODS = frozenset({"unlink", "mkdir", "touch", "rmdir", "chmod", "makedirs"})
 
@@ -29,6 +30,8 @@ def check_call(scan: Scan, node: ast.Call, scope: Scope, branch: int) -> None:
     if isinstance(function, ast.Attribute):
         _method(scan, node, function, scope)
     for target in scan.dotted(function, scope):
+        if rules.is_opener(target):
+            _opener(scan, node, scope)
         _known(scan, node, target, scope)
     if any(k.arg == "eval_str" for k in node.keywords):
         scan.add(node, ("gate.forbidden-call", "eval_str evaluates text"))
@@ -36,13 +39,10 @@ def check_call(scan: Scan, node: ast.Call, scope: Scope, branch: int) -> None:
 
 def _builtin(scan: Scan, node: ast.Call, name: str, scope: Scope) -> None:
     given = node.args
+    if name in _SPELLED and any(isinstance(a, ast.Starred) for a in given):
+        scan.add(node, ("gate.obfuscation", f"{name} is given unpacked arguments; write them out"))
     if name == "open":
-        _open(scan, node, given[1] if len(given) > 1 else None, scope)
-        _path(scan, node, scope)
-        if given and isinstance(given[0], ast.Constant) and isinstance(given[0].value, int):
-            scan.add(node, ("gate.forbidden-call", "opens a file descriptor"))
-        if any(k.arg == "opener" for k in node.keywords):
-            scan.add(node, ("gate.forbidden-call", "opens a file with an opener"))
+        _opener(scan, node, scope)
     elif name in ("getattr", "hasattr") and len(given) >= 2:
         if name == "getattr" or scan.text(given[1], scope) is None:
             _lookup(scan, node, given[0], given[1], scope)
@@ -57,14 +57,28 @@ def _builtin(scan: Scan, node: ast.Call, name: str, scope: Scope) -> None:
         scan.add(node, ("gate.forbidden-call", f"{name}() ends the process"))
 
 
+def _opener(scan: Scan, node: ast.Call, scope: Scope) -> None:
+    """``open``, by any name and from any module: what it opens, and how, is written out."""
+    given = node.args
+    _open(scan, node, given[1] if len(given) > 1 else None, scope)
+    _path(scan, node, scope)
+    if given and isinstance(given[0], ast.Constant) and isinstance(given[0].value, int):
+        scan.add(node, ("gate.forbidden-call", "opens a file descriptor"))
+    if any(k.arg == "opener" for k in node.keywords):
+        scan.add(node, ("gate.forbidden-call", "opens a file with an opener"))
+    if any(isinstance(a, ast.Starred) for a in given) or any(k.arg is None for k in node.keywords):
+        scan.add(node, ("gate.forbidden-call", "opens a file with unpacked arguments; write them out"))
+
+
 def _method(scan: Scan, node: ast.Call, function: ast.Attribute, scope: Scope) -> None:
     name, given = function.attr, node.args
+    if name in _LOOKUPS | _SETTERS and any(isinstance(a, ast.Starred) for a in given):
+        scan.add(node, ("gate.obfuscation", f".{name} is given unpacked arguments; write them out"))
     if name in _LOOKUPS and given:
         _lookup(scan, node, given[0] if len(given) > 1 else function.value, given[-1], scope)
     elif name in _SETTERS and given:
-        owner, key = (
-            (given[0], given[1]) if _is_type(function.value) and len(given) > 1 else (function.value, given[0])
-        )
+        of_class = len(given) > (2 if name == "__setattr__" else 1)  # the object itself is given first
+        owner, key = (given[0], given[1]) if of_class else (function.value, given[0])
         _assign(scan, node, owner, key, scope)
     elif name == "open":
         _open(
@@ -83,7 +97,7 @@ def _method(scan: Scan, node: ast.Call, function: ast.Attribute, scope: Scope) -
         scan.namespace_item(function.value, given[0], scope)
         text = scan.text(given[0], scope)
         if text is not None and text.startswith("__"):
-            scan.add(node, rules.refuse_attribute(text))
+            scan.add(node, rules.refuse_attribute_text(text))
 
 
 def _fx_target(scan: Scan, node: ast.Call, scope: Scope) -> None:
@@ -138,7 +152,7 @@ def _open(scan: Scan, node: ast.Call, mode: ast.expr | None, scope: Scope, *, me
 
 
 def _path(scan: Scan, node: ast.Call, scope: Scope) -> None:
-    for argument in node.args:
+    for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
         if scan.add(node, rules.refuse_path(scan.text(argument, scope))):
             return
 
@@ -148,7 +162,7 @@ def _lookup(scan: Scan, node: ast.Call, owner: ast.expr, name: ast.expr, scope: 
     if text is None:
         scan.attribute_name(node, name, scope, owner)
         return
-    if scan.add(node, rules.refuse_attribute(text)):
+    if scan.add(node, rules.refuse_attribute_text(text)):
         return
     for target in scan.dotted(owner, scope):
         if scan.add(node, rules.refuse_dotted(f"{target}.{text}")):
@@ -181,8 +195,3 @@ def _import_module(scan: Scan, node: ast.Call, scope: Scope) -> None:
         scan.add(node, ("gate.obfuscation", "imports a module whose name is computed"))
     elif name.partition(".")[0] not in scan.own and not name.startswith("."):
         scan.add(node, rules.refuse_import(name))
-
-
-def _is_type(node: ast.expr) -> bool:
-    """``object`` or ``type``: then the first argument is what is changed."""
-    return isinstance(node, ast.Name) and node.id in ("object", "type")

@@ -230,6 +230,9 @@ def _collect(node: ast.AST, scope: Scope, late: list[tuple[str, ast.expr | None,
             while isinstance(node, ast.NamedExpr) and holder.kind == "comprehension" and holder.parent:
                 holder = holder.parent  # a walrus in a comprehension binds outside it
             late.append((node.target.id, node.value, holder))
+    elif isinstance(node, ast.Match):
+        patterns = [case.pattern for case in node.cases]
+        late.extend((p.name, node.subject, scope) for p in patterns if isinstance(p, ast.MatchAs) and p.name)
     elif isinstance(node, ast.AugAssign):
         if isinstance(node.target, ast.Name):
             before = ast.Name(id=node.target.id, ctx=ast.Load())

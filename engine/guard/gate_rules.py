@@ -17,7 +17,9 @@ _PATHS = re.compile(r"/(?:proc|sys|dev|etc|root|home|run|var|boot|tmp)(?:/[\w.*{
 _FORMAT_REACH = re.compile(r"\{[^{}]{0,200}[.\[]_{0,1}_\w")
 _IDENTIFIER_PATH = re.compile(r"[\w.]{1,200}")
 _HINTS = {"sys.path": "; leave it out: the candidate's own folder is searched already"}
+ACCESSORS = frozenset({"__getattribute__", "__setattr__", "__delattr__"})
 _WRITES = frozenset("wax+")
+_OPENERS = frozenset({"bz2.BZ2File", "gzip.GzipFile", "lzma.LZMAFile"})
 
 
 @lru_cache(maxsize=8192)
@@ -77,10 +79,17 @@ def refuse_attribute(name: str) -> Refusal | None:
     return None if why is None else ("gate.forbidden-name", f".{name}: {why}")
 
 
+def refuse_attribute_text(name: str) -> Refusal | None:
+    """The same for a name that is text: nothing would judge what the method that it looks up is given."""
+    if name in ACCESSORS:
+        return "gate.obfuscation", f"{name} is looked up as a value; call it directly"
+    return refuse_attribute(name)
+
+
 def refuse_attribute_path(path: str) -> Refusal | None:
     """The same for a dotted path that is looked up on an unknown object (``attrgetter("a.b")``)."""
     for part in path.split("."):
-        found = refuse_attribute(part)
+        found = refuse_attribute_text(part)
         if found is not None:
             return found
         if part.lstrip("_") in TABLES.reexported or part == "system":
@@ -133,6 +142,11 @@ def refuse_open_mode(mode: str | None, *, given: bool) -> Refusal | None:
     if mode is not None and _WRITES & set(mode):
         return "gate.forbidden-call", f"opens a file for writing (mode {mode!r})"
     return None
+
+
+def is_opener(target: str) -> bool:
+    """Whether a resolved name opens the file that it is given first, in the mode that it is given second."""
+    return target.endswith(".open") or target in _OPENERS
 
 
 def refuse_path(path: str | None) -> Refusal | None:

@@ -11,17 +11,14 @@ from engine.guard.gate_annotations import annotation_expressions
 from engine.guard.gate_async import AsyncWork
 from engine.guard.gate_calls import check_call
 from engine.guard.gate_module import Computed, Finding, conclude, is_main_guard
-from engine.guard.gate_names import TYPE_OF, Resolver, attribute_chain, build_scopes
+from engine.guard.gate_names import Resolver, attribute_chain, build_scopes
 from engine.guard.gate_own import OwnNames
 from engine.guard.gate_stores import store
-from engine.guard.gate_tables import FORBIDDEN_NAMES, SENSITIVE, TABLES
+from engine.guard.gate_tables import SENSITIVE, TABLES
 from engine.guard.gate_text import Scope
+from engine.guard.gate_uses import NAMESPACES, use, use_attribute, use_name
 
 _MAX_FINDINGS = 32
-_CALL_ONLY = {"open": "gate.forbidden-call", "setattr": "gate.obfuscation", "delattr": "gate.obfuscation"}
-_NAMESPACES = frozenset({"globals", "locals", "vars"})
-_VALUES_RESTRICTED = frozenset(TABLES.allowed_only) - {"sys.stdout", "sys.stderr", "torch._decomp"}
-_HANDLED_ROLES = frozenset({"alias", "base", "member", "subscripted"})
 
 
 class Scan:
@@ -98,7 +95,7 @@ class Scan:
 
     def namespace_item(self, owner: ast.expr, key: ast.expr | None, scope: Scope) -> None:
         """``globals()["name"]`` with a written-out, ordinary name is like naming it."""
-        if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id in _NAMESPACES:
+        if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id in NAMESPACES:
             name = self.text(key, scope) if key is not None else ""
             if name is not None and not name.startswith("__") and not owner.args:
                 self.handled.add(id(owner))
@@ -106,60 +103,19 @@ class Scan:
     # -- visitors
 
     def _name(self, node: ast.Name, scope: Scope, branch: int, role: str) -> None:
-        name = node.id
-        if not isinstance(node.ctx, ast.Load):
-            return
-        local = scope.is_local(name) or self.names.certain(name, node)
-        if name in FORBIDDEN_NAMES and not local:
-            code = (
-                "gate.forbidden-name" if name.startswith("__") and name != "__import__" else "gate.forbidden-call"
-            )
-            self.add(node, (code, f"{name}: {FORBIDDEN_NAMES[name]}"))
-            return
-        if name in TABLES.exits and role != "handler" and not local:
-            self.add(node, ("gate.forbidden-call", f"{name} would end the process; raise an ordinary exception"))
-        if role != "callee" and not local:
-            if name in _CALL_ONLY:
-                self.add(node, (_CALL_ONLY[name], f"{name} is used as a value; call it directly"))
-            elif name in _NAMESPACES:
-                self.add(node, ("gate.forbidden-name", f"{name} is used as a value"))
-            elif name == "getattr":
-                self.dynamic.append(None)
-                self.dynamic_line = self.dynamic_line or node.lineno
-        if name in ("chr", "bytes", "bytearray", "dir"):
-            self.decodes = True
-        self._use(node, scope, role)
-
-    def _use(self, node: ast.expr, scope: Scope, role: str) -> None:
-        for target in self.dotted(node, scope):
-            if target.partition(".")[0] != TYPE_OF:
-                self.work.use(target, as_base=role == "base" and target in self.modules)
-            if self.add(node, rules.refuse_dotted(target)):
-                return
-            if role in _HANDLED_ROLES:
-                continue
-            if target in _VALUES_RESTRICTED:
-                self.add(node, ("gate.forbidden-name", f"{target} is used as a value; name the member you need"))
-                return
-            if target in self.modules and role != "callee":
-                self.escaped = True
+        if isinstance(node.ctx, ast.Load):
+            use_name(self, node, scope, role)
 
     def _attribute(self, node: ast.Attribute, scope: Scope, branch: int, role: str) -> None:
-        base, names = attribute_chain(node)
-        for name in names:
-            if name in TABLES.decoders or name.endswith(
-                ("b64decode", "b32decode", "b16decode", "b85decode", "a85decode")
-            ):
-                self.decodes = True
-            if self.add(node, rules.refuse_attribute(name)):
-                return
-        self._use(node, scope, role)
-        self.stack.append((base, scope, branch, "base"))
+        use_attribute(self, node, scope, branch, role)
 
     def _call(self, node: ast.Call, scope: Scope, branch: int, role: str) -> None:
         check_call(self, node, scope, branch)
         self.work.call(node, branch, self.dotted(node.func, scope))
         self.names.called(node, scope)
+        for keyword in node.keywords:
+            if keyword.arg in TABLES.forbidden_methods:
+                self.add(node, ("gate.forbidden-name", f"names {keyword.arg} as a member"))
         self.stack.append((node.func, scope, branch, "callee"))
         self.extend(node.args, scope, branch, "argument")
         self.extend((k.value for k in node.keywords), scope, branch, "argument")
@@ -198,6 +154,7 @@ class Scan:
             store(self, target, scope)
 
     def _walrus(self, node: ast.NamedExpr, scope: Scope, branch: int, role: str) -> None:
+        store(self, node.target, scope)
         self.stack.append((node.value, scope, branch, "alias"))
 
     def _for(self, node: ast.For | ast.AsyncFor, scope: Scope, branch: int, role: str) -> None:
@@ -229,6 +186,19 @@ class Scan:
         inner = role if isinstance(node, ast.IfExp) and role == "alias" else "value"
         self.extend(ast.iter_child_nodes(node), scope, branch + 1, inner)
 
+    def _class_pattern(self, node: ast.MatchClass, scope: Scope, branch: int, role: str) -> None:
+        """``case object(name=value)`` looks an attribute up."""
+        for name in node.kwd_attrs:
+            if not self.add(node, rules.refuse_attribute_path(name)) and rules.sensitive(name, SENSITIVE):
+                self.add(node, ("gate.obfuscation", f"a pattern looks up {name}; name it where it is used"))
+        self.extend(ast.iter_child_nodes(node), scope, branch)
+
+    def _mapping_pattern(self, node: ast.MatchMapping, scope: Scope, branch: int, role: str) -> None:
+        for key in node.keys:
+            text = self.text(key, scope)
+            self.add(node, rules.refuse_attribute_text(text) if text is not None else None)
+        self.extend(ast.iter_child_nodes(node), scope, branch)
+
     def _handler(self, node: ast.ExceptHandler, scope: Scope, branch: int, role: str) -> None:
         caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type] if node.type else []
         self.extend(caught, scope, branch, "handler")
@@ -253,8 +223,8 @@ class Scan:
         self.namespace_item(node.value, node.slice, scope)
         key = self.text(node.slice, scope) if not isinstance(node.slice, ast.Slice) else None
         if key is not None:
-            self.add(node, rules.refuse_attribute(key) if key.startswith("__") else None)
-        self._use(node, scope, role)
+            self.add(node, rules.refuse_attribute_text(key) if key.startswith("__") else None)
+        use(self, node, scope, role)
         self.stack.append((node.value, scope, branch, "subscripted"))
         self.stack.append((node.slice, scope, branch, "value"))
 
@@ -321,14 +291,21 @@ class Scan:
     def _raise(self, node: ast.Raise, scope: Scope, branch: int, role: str) -> None:
         self.extend(ast.iter_child_nodes(node), scope, branch, "callee")
 
+    def _bound_member(self, node: ast.AST, alias: ast.alias) -> None:
+        if alias.asname in TABLES.forbidden_methods:
+            self.add(node, ("gate.forbidden-name", f"defines {alias.asname}, which no kernel needs"))
+
     def _import(self, node: ast.Import, scope: Scope, branch: int, role: str) -> None:
         for alias in node.names:
+            self._bound_member(node, alias)
             if alias.name.partition(".")[0] in self.own:
                 continue
             self.add(node, rules.refuse_import(alias.name))
 
     def _import_from(self, node: ast.ImportFrom, scope: Scope, branch: int, role: str) -> None:
         module = node.module or ""
+        for alias in node.names:
+            self._bound_member(node, alias)
         if node.level or module.partition(".")[0] in self.own or module == "__future__":
             return
         for alias in node.names:
@@ -385,6 +362,8 @@ _VISITORS: dict[type[ast.AST], Callable[[Scan, Any, Scope, int, str], None]] = {
     ast.IfExp: Scan._branching,
     ast.ExceptHandler: Scan._handler,
     ast.match_case: Scan._branching,
+    ast.MatchClass: Scan._class_pattern,
+    ast.MatchMapping: Scan._mapping_pattern,
     ast.Compare: Scan._compare,
     ast.Subscript: Scan._subscript,
     ast.FunctionDef: Scan._function,

@@ -28,8 +28,17 @@ def store(scan: Scan, target: ast.AST, scope: Scope) -> None:
             store(scan, element, scope)
     elif isinstance(target, ast.Starred):
         store(scan, target.value, scope)
-    elif isinstance(target, ast.Name) and target.id in FORBIDDEN_NAMES and target.id.startswith("__"):
+    elif isinstance(target, ast.Name):
+        _store_name(scan, target, scope)
+
+
+def _store_name(scan: Scan, target: ast.Name, scope: Scope) -> None:
+    if target.id in FORBIDDEN_NAMES and target.id.startswith("__"):
         scan.add(target, ("gate.forbidden-name", f"{target.id} is assigned"))
+    elif scope.kind == "class":  # a member, and for a dataclass what its patterns look up
+        if target.id in TABLES.forbidden_methods | TABLES.unstorable:
+            scan.add(target, ("gate.forbidden-name", f"defines {target.id}, which no kernel needs"))
+        scan.add(target, rules.refuse_attribute(target.id))
 
 
 def _store_attribute(scan: Scan, target: ast.Attribute, scope: Scope) -> None:

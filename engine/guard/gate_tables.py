@@ -27,6 +27,7 @@ class _File(msgspec.Struct, frozen=True, rename={"allowed_only": "allowed-only"}
     env_writable: tuple[str, ...]
     env_denied: tuple[str, ...]
     star_imports: frozenset[str]
+    submodules: frozenset[str]
     reasons: dict[str, str]
     denied: dict[str, list[str]]
     names: dict[str, list[str]]

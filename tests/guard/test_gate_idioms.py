@@ -40,6 +40,8 @@ CLASS = (
 TYPED = "import torch\nfrom typing import Annotated, Literal\n"
 SCRIPT = "import torch\n@torch.jit.script\n"
 ACT = "import torch.nn.functional as F\ndef act(name): return getattr(F, name)\n"
+GET = "import torch\ndef get(o, n): return getattr(o, n)\n"
+DECODED = "X = bytes.fromhex('5f5f676c6f62616c735f5f').decode()\n"
 SELF = "import sys\nME = sys.modules[__name__]\n"
 
 PAIRS = {  # name: (honest, hostile, how the hostile one is refused)
@@ -132,12 +134,12 @@ PAIRS = {  # name: (honest, hostile, how the hostile one is refused)
         "gate.forbidden-call",
     ),
     "own breakpoint": (
-        "def breakpoint(x): return x\ny = breakpoint(1)",
+        "breakpoint = 3\ny = breakpoint + 1",
         "def breakpoint(f=breakpoint): f()",
         "gate.forbidden-call",
     ),
     "own open": (
-        "def open(path, mode): return mode\ny = open('a', 'w')",
+        "open = ['a', 'w']\ny = open[0]",
         "if 0:\n    def open(path, mode): return mode\ny = open('a', 'w')",
         "gate.forbidden-call",
     ),
@@ -266,6 +268,185 @@ PAIRS = {  # name: (honest, hostile, how the hostile one is refused)
         "def f(g, op): return getattr(g, '__{}__'.format(op)), getattr(g, '__%s__' % op)",
         "gate.obfuscation",
     ),
+    # a helper's argument is judged by what it would be as an attribute that is written out
+    "member by a helper": (
+        GET + "A = get(get(torch, 'nn'), 'functional')\nD = 'os'",
+        GET + "A = get(get(torch, 'utils'), 'collect_env').run('id')",
+        "gate.obfuscation",
+    ),
+    "module of a helper's module": (
+        GET + "u = get(torch, 'nn')\nA = get(u, 'functional')",
+        GET + "A = get(get(torch, 'EXP'.lower()), 'HUB'.lower()).load('o/r', 'm')",
+        "gate.obfuscation",
+    ),
+    "module by a helper": (
+        GET + "A = get(torch, 'EXP'.lower())",
+        GET + "A = get(torch, 'HUB'.lower()).load('o/r', 'm')",
+        "gate.forbidden-name",
+    ),
+    "loader by a helper": (
+        GET + "A = get(torch, 'sparse')",
+        GET + "A = get(torch, 'serialization').load('f', weights_only=False)",
+        "gate.forbidden-name",
+    ),
+    "member of what the caller gives": (
+        GET + "A = get(torch.cuda, 'Event')",
+        GET + "A = get(torch.cuda, 'set_stream')",
+        "gate.forbidden-name",
+    ),
+    "default of a name": (
+        "X = 'exp'\ndef get(o, n=X): return getattr(o, n)\ndef f(x):\n    X = 'os'\n    return get(x)",
+        DECODED + "def get(o, n=X): return getattr(o, n)\ndef f(x):\n    X = 'shape'\n    return get(x)",
+        "gate.obfuscation",
+    ),
+    "keyword default of a name": (
+        "X = 'exp'\ndef get(o, *, n=X): return getattr(o, n)\ndef f(x):\n    X = 1\n    return get(x)",
+        DECODED + "def get(o, *, n=X): return getattr(o, n)\ndef f(x):\n    X = 'shape'\n    return get(x)",
+        "gate.obfuscation",
+    ),
+    "argument of a name": (
+        GET + "X = 'exp'\ndef f(): return get(torch, X)",
+        DECODED + "def get(o, n): return getattr(o, n)\ndef f(x): return get(x, X)",
+        "gate.obfuscation",
+    ),
+    "composed argument": (
+        GET + "def f(op):\n    n = 'my_' + op\n    return get(torch, n)",
+        "def get(o, n): return getattr(o, n)\ndef f(x, op):\n    n = '__' + op\n    return get(x, n)",
+        "gate.obfuscation",
+    ),
+    "name that a loop spells": (
+        "def f(g):\n    n = ''\n    for c in ('a', 'b'):\n        n += c\n    return getattr(g, n)",
+        "def f(g):\n    n = ''\n    for c in ('__', 'globals', '__'):\n        n += c\n    return getattr(g, n)",
+        "gate.obfuscation",
+    ),
+    # what is bound to a builtin's name, or bears its name elsewhere, does what the builtin does
+    "open of a module": (
+        "from gzip import open\ndef f(p):\n    with open(p, 'rb') as g: return g.read()",
+        "from tokenize import open\nA = open('/etc/passwd')",
+        "gate.forbidden-call",
+    ),
+    "open of a module, renamed": (
+        "from gzip import open as o\ndef f(p): return o(p)",
+        "from tokenize import open as o\nA = o('/etc/passwd')",
+        "gate.forbidden-call",
+    ),
+    "open as a member": (
+        "import gzip\ndef f(p): return gzip.open(p)",
+        "import tokenize\nA = list(map(tokenize.open, ['/etc/passwd']))",
+        "gate.forbidden-call",
+    ),
+    "file classes": (
+        "import gzip\ndef f(p): return gzip.GzipFile(p, 'rb')",
+        "from lzma import LZMAFile as F\nA = F('a', 'wb')",
+        "gate.forbidden-call",
+    ),
+    "file by keyword": (
+        "def f(p): return open(file=p)",
+        "A = open(file='/etc/passwd')",
+        "gate.forbidden-call",
+    ),
+    "unpacked arguments": (
+        "def f(*a): return max(*a)",
+        "A = open(*('a', 'w'))",
+        "gate.forbidden-call",
+    ),
+    "own setattr": (
+        "import torch\nclass K:\n    def __setattr__(self, n, v): super().__setattr__(n, v)",
+        "import torch\ndef setattr(o, n, v): object.__setattr__(o, n, v)\nsetattr(torch.cuda, 'synchronize', 7)",
+        "gate.monkey-patch",
+    ),
+    "setter that is called": (
+        "class K:\n    def __init__(self): object.__setattr__(self, 'x', 1)",
+        "import torch\npatch = object.__setattr__\npatch(torch.cuda, 'synchronize', 7)",
+        "gate.obfuscation",
+    ),
+    "getter that is called": (
+        "class K:\n    def __getattribute__(self, n): return object.__getattribute__(self, n)",
+        DECODED + "g = object.__getattribute__\ndef f(x): return g(x, X)",
+        "gate.obfuscation",
+    ),
+    "deleter that is called": (
+        "class K:\n    def __delattr__(self, n): super().__delattr__(n)",
+        "import torch\n(lambda f: f(torch.cuda, 'synchronize'))(type.__delattr__)",
+        "gate.obfuscation",
+    ),
+    "setter by its text": (
+        "A = getattr(object, '__init__')",
+        "import torch\ngetattr(object, '__setattr__')(torch.cuda, 'synchronize', 7)",
+        "gate.obfuscation",
+    ),
+    "setter's own call": (
+        "A = object.__init__.__doc__",
+        "import torch\nobject.__setattr__.__call__(torch.cuda, 'synchronize', 7)",
+        "gate.obfuscation",
+    ),
+    "setter of an own class": (
+        "class K: pass\nk = K()\nK.__setattr__(k, 'x', 7)",
+        "import torch\nclass K: pass\nK.__setattr__(torch.cuda, 'synchronize', 7)",
+        "gate.monkey-patch",
+    ),
+    "setter of unpacked arguments": (
+        "class K: pass\nk = K()\nobject.__setattr__(k, 'x', 7)",
+        "import torch\nobject.__setattr__(*(torch.cuda, 'synchronize', 7))",
+        "gate.obfuscation",
+    ),
+    "assigned getattr": (
+        "getattr = {'a': 1}\ny = getattr['a']",
+        DECODED + "getattr = object.__getattribute__\ndef f(x): return getattr(x, X)",
+        "gate.obfuscation",
+    ),
+    "module that is there": (
+        "import torch\ndef put(o): o.x = 7\nput(torch.nn.Module())",
+        "import torch\ndef put(o): o.synchronize = 7\nput(torch.cuda)",
+        "gate.monkey-patch",
+    ),
+    # patterns look attributes and entries up
+    "class pattern": (
+        "def f(x):\n    match x:\n        case complex(real=r): return r",
+        "def f(x):\n    match x:\n        case object(__globals__=g): return g",
+        "gate.forbidden-name",
+    ),
+    "class pattern of a module": (
+        "import torch\nmatch torch:\n    case object(float32=t): pass",
+        "import torch\nmatch torch:\n    case object(hub=h): h.load('o/r', 'm')",
+        "gate.obfuscation",
+    ),
+    "mapping pattern": (
+        "def f(x):\n    match x:\n        case {'n': n}: return n",
+        "def f(x):\n    match x:\n        case {'__builtins__': b}: return b",
+        "gate.forbidden-name",
+    ),
+    "captured subject": (
+        "def f(x):\n    match x:\n        case y: return y",
+        "import torch\nmatch torch.cuda:\n    case c: c.synchronize = 7",
+        "gate.monkey-patch",
+    ),
+    "what a pattern looks up": (
+        "import dataclasses\n@dataclasses.dataclass\nclass K:\n    x: int = 1",
+        "import abc\nclass K(abc.ABC):\n    __match_args__: tuple = ('__globals__',)",
+        "gate.forbidden-name",
+    ),
+    "fields of a pattern": (
+        "import dataclasses\n@dataclasses.dataclass\nclass K:\n    shape: int = 1",
+        "import dataclasses\n@dataclasses.dataclass\nclass K:\n    __globals__: int = 1",
+        "gate.forbidden-name",
+    ),
+    "members by keyword": (
+        "K = type('K', (), dict(x=1))",
+        "K = type('K', (), dict(__match_args__=('__globals__',)))",
+        "gate.forbidden-name",
+    ),
+    # pools of libraries
+    "scipy without work": (
+        "from scipy import special\nA = special.erf(1.0)",
+        "from scipy._lib._util import MapWrapper\nMapWrapper(2).pool.apply_async(print)",
+        "gate.unjoined-work",
+    ),
+    "data set": (
+        "from torch.utils.data import TensorDataset\nD = TensorDataset",
+        "from torch.utils.data import dataloader\nD = dataloader.DataLoader([1], num_workers=1)",
+        "gate.forbidden-import",
+    ),
 }  # fmt: skip
 
 
@@ -310,4 +491,22 @@ def test_long_composed_names_take_linear_time() -> None:
     found = gate("def f(a):\n" + "".join(f"    getattr(a, {chain})\n" for _ in range(20)))
     assert found.reason == "gate.obfuscation"
     gate("def f(a, b):\n    n = " + "(" * 90 + "b" + " + '_')" * 90 + "\n" + "    getattr(a, n)\n" * 4000)
+    assert time.process_time() - start < 10.0
+
+
+@pytest.mark.parametrize(
+    ("imported", "mode"),
+    [(m, "'w'") for m in ("gzip", "bz2", "lzma", "wave", "codecs", "io", "os", "aifc", "tokenize", "helpers_lib")],
+)
+def test_what_is_imported_as_open_is_judged_as_open(imported: str, mode: str) -> None:
+    assert not gate(f"from {imported} import open\nA = open('a', {mode})").ok
+    assert not gate(f"from {imported} import open as o\nA = o('/etc/passwd')").ok
+
+
+def test_many_calls_and_values_take_linear_time() -> None:
+    start = time.process_time()
+    calls = "".join(f"A{i} = get(torch, 'exp{i}')\n" for i in range(2000))
+    gate("import torch\ndef get(o, n):\n" + "    getattr(o, n)\n" * 2000 + calls)
+    gate("import torch\ndef get(o, n):\n" + "    getattr(o, n)\n" * 2000 + calls + "get(torch, D)\n")
+    gate("def f(g, op):\n" + "    n = 'a' + 'b'\n" * 3000 + "    getattr(g, n + '_')\n" * 3000)
     assert time.process_time() - start < 10.0
