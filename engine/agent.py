@@ -24,6 +24,7 @@ from engine.guard.plateau import mode as plateau_mode
 from engine.guard.stop import Stop, stop_reason
 from engine.memory import recall
 from engine.proposers.base import (
+    AskAgain,
     BudgetSpent,
     Choosy,
     Context,
@@ -42,6 +43,7 @@ from engine.text import clean, one_line
 
 ERROR_LIMIT = 500
 NEWS_POLL_S = 0.5
+ASK_AGAIN_S = 0.5
 
 Standing = tuple[int, StopReason | None, str]
 """Of another agent: its best, why it stopped, who paused it."""
@@ -88,6 +90,9 @@ class Agent:
                 return Stop(StopReason.CANDIDATES, one_line(str(error)) or "the proposer has nothing more")
             except NotYet as error:
                 await self._until_news(others, one_line(str(error)))
+                continue
+            except AskAgain:  # what the proposer said last stays on show meanwhile
+                await asyncio.sleep(ASK_AGAIN_S)
                 continue
             except ProposerError as error:
                 await self._error(error.reason, error.detail, error.usage)

@@ -132,6 +132,13 @@ class NotYet(Exception):
     """Nothing to offer until another agent has found something: no reply, no ERROR, no position."""
 
 
+class AskAgain(Exception):
+    """Nothing to offer for a reason that passes by itself (money in flight): no reply, no ERROR, no position.
+
+    Unlike :class:`NotYet` it waits for no other agent: the proposer is asked again after a moment.
+    """
+
+
 class Exhausted(Exception):
     """The proposer has nothing more to offer (a finished replay): the agent stops, nothing is lost."""
 
@@ -149,7 +156,8 @@ class LiveSink(Protocol):
 
 
 class Proposer(Protocol):
-    """Raises :class:`ProposerError` when no reply came, :class:`Exhausted` when none will, :class:`NotYet`."""
+    """Raises :class:`ProposerError` when no reply came, :class:`Exhausted` when none will, and what asks to wait:
+    :class:`NotYet`, :class:`AskAgain`."""
 
     name: str  # recipes | llm | replay | inbox
     model: str | None

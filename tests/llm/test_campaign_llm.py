@@ -18,6 +18,7 @@ from engine.launch import create_campaign
 from engine.presets import resolve
 from engine.problems.model import Problem
 from engine.proposers.llm import access
+from engine.proposers.llm.calls import IN_FLIGHT
 from engine.records import Evaluation, StopReason
 from engine.store import events as ev
 from engine.store.reader import StoreReader
@@ -84,13 +85,13 @@ class Campaign:
         self._bench = bench
         self.launcher: Any = None
 
-    async def run(self) -> Summary:
-        return await serve(
-            self.folder,
-            bench=self._bench,
-            end_when_stuck=True,
-            started=lambda launcher: setattr(self, "launcher", launcher),
-        )
+    async def run(self, started: Callable[[Any], None] | None = None) -> Summary:
+        def begun(launcher: Any) -> None:
+            self.launcher = launcher
+            if started is not None:
+                started(launcher)
+
+        return await serve(self.folder, bench=self._bench, end_when_stuck=True, started=begun)
 
     def reader(self) -> StoreReader:
         return StoreReader(self.folder)
@@ -263,6 +264,35 @@ async def test_the_cost_cap_ends_the_campaign_and_is_never_passed(
     assert 0.05 < totals.charged_usd <= 0.15 and totals.reserved_usd == 0
     assert summary.cost_usd == pytest.approx(totals.charged_usd)
     assert len(server.requests) == totals.calls
+
+
+async def test_an_agent_that_waited_for_money_uses_what_comes_back(
+    campaign: Any, server: Any, api: ModuleType
+) -> None:
+    """Of one agent, whose own call is still in flight: nobody else is there to have news."""
+    await access.load()
+    server.default = improving(api)
+    run = campaign(agents=1, candidates=2, max_cost=1.0, proposal_deadline_s=1.0)
+    held: list[asyncio.Task[int]] = []
+
+    def hold(launcher: Any) -> None:
+        held.append(asyncio.create_task(launcher.session.writer.reserve("1", PRICED, 0.999, 1000)))
+
+    task = asyncio.create_task(run.run(hold))
+    while not any(row.detail == IN_FLIGHT for row in live_rows(run)):
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(2.0)  # more than a proposal's time
+    assert not task.done() and not server.requests
+    await run.launcher.session.writer.settle(await held[0], 0.0, 0, 0)
+    summary = await asyncio.wait_for(task, 10)
+    assert (summary.candidates, summary.stop_reason) == (2, StopReason.CANDIDATES)
+    assert summary.errors == 0 and all(note.level == "info" for note in summary.attention)
+    assert [(v.agent, v.position) for v in run.events(ev.Verdict)] == [("1", 1), ("1", 2)]
+
+
+def live_rows(run: Campaign) -> list[Any]:
+    with run.reader() as reader:
+        return reader.live()
 
 
 async def test_stopping_hangs_up_and_charges_what_was_in_flight(

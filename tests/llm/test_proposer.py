@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.proposers.base import BudgetSpent, Context, NotYet, Proposal, ProposerError, UnusableReply
+from engine.proposers.base import AskAgain, BudgetSpent, Context, Proposal, ProposerError, UnusableReply
 from engine.proposers.llm import Caps, ModelPool, access
 from engine.proposers.llm.prompt import propose_prompt
 from engine.store import ledger as store_ledger
@@ -526,7 +526,7 @@ async def test_waiting_for_money_in_flight_is_nobodys_failure(
     held = await ledger.reserve("2", PRICED, 0.999, 1000)
     proposer = make(model=PRICED, pool=pool, deadline_s=1.0, caps=Caps(usd=1.0))
     for _ in range(3):
-        with pytest.raises(NotYet, match="in flight"):
+        with pytest.raises(AskAgain, match="in flight"):
             await proposer.propose(context, live)
     await ledger.settle(held, 0.5, 10, 10)
     assert isinstance(await proposer.propose(context, live), Proposal)

@@ -10,10 +10,10 @@ from engine.errors import StoreError
 from engine.problems.program import program_sha
 from engine.problems.solution import Solution
 from engine.proposers.base import (
+    AskAgain,
     BudgetSpent,
     Context,
     LiveSink,
-    NotYet,
     Proposal,
     ProposerError,
     UnusableReply,
@@ -77,16 +77,16 @@ class LlmProposer:
         Raises:
             ProposerError: no reply came; its ``usage`` says what was charged all the same.
             BudgetSpent: the next call could pass a cap and none is in flight that may give money back.
-            NotYet: all of the time went by waiting for such calls.
+            AskAgain: all of the time went by waiting for such calls.
         """
         limit = self._config.proposal_deadline_s
         turn = Turn(context, live, limit - min(MARGIN_S, 0.1 * limit))
         try:
             return await within(turn.seconds, self._propose(turn))
         except DeadlinePassed:
-            await self._caller.settled()
             if turn.waiting and turn.last is None:
-                raise NotYet(IN_FLIGHT) from None
+                raise AskAgain(IN_FLIGHT) from None
+            await self._caller.settled()
             failure = _too_late(turn)
             if not turn.waited:  # a model is not to blame for the time that waiting for money took
                 await self._pool.failed(self._agent, self._served, failure)
