@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 
+from engine.config import CampaignConfig
 from engine.guard import plateau as plateau_policy
 from engine.guard.archive import working_point
 from engine.guard.plateau import PlateauConfig, PlateauState
 from engine.proposers.base import PastCandidate
 from engine.records import Mode, Outcome
+from engine.store.events import AgentSpec
 from engine.store.rows import CandidateRow
 from engine.store.summary import AgentSummary
 
@@ -160,6 +162,11 @@ def forced(state: AgentState) -> AgentState:
 def base_number(state: AgentState) -> int:
     """What the next proposal starts from: the draft line's own base, or the working point."""
     return plateau_policy.base_of(state.plateau, state.working, state.best)
+
+
+def model_of(spec: AgentSpec, mailbox: Mailbox, config: CampaignConfig) -> str:
+    """The model an LLM agent asks: a person's choice before the one that it was set up with; empty if none."""
+    return mailbox.model or spec.model or next(iter(config.model), "")
 
 
 def mailbox_from(value: Any) -> Mailbox:

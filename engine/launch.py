@@ -8,22 +8,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import engine
 from engine import paths
+from engine.agent_state import mailbox_from, model_of
 from engine.config import CampaignConfig
 from engine.control.client import command, send
 from engine.errors import BadInput, Fault, KernelArcError
 from engine.guard.stop import split_budget
-from engine.model_keys import missing_key
+from engine.model_keys import dotenv_file, missing_key
 from engine.presets import absolute_sources, labelled, margin_of
 from engine.problems.load import problem_to_json
 from engine.problems.model import Problem
 from engine.problems.solution import Solution
 from engine.problems.solution_io import solution_from_source
+from engine.records import StopReason
 from engine.store.create import create_database
 from engine.store.events import AgentSpec, CampaignStarted, Stored
 from engine.store.lock import engine_alive
@@ -96,7 +98,8 @@ def check_resumable(folder: Path) -> None:
         raise BadInput("its engine is running", where=folder.name, fix=f"`kernelarc attach {folder.name}`")
     with StoreReader(folder) as reader:
         refuse_ended(folder, reader.summary())
-        check_keys(reader.campaign().config)
+        config = reader.campaign().config
+        check_keys(_models_in_use(reader, config), config.api_base)
 
 
 def start_detached(folder: Path, arguments: list[str] | None = None) -> None:
@@ -158,14 +161,27 @@ def _check_needs(config: CampaignConfig) -> None:
     """
     from engine.hardware.facts import device_facts
 
-    check_keys(config)
+    check_keys(config.model, config.api_base)
     device_facts(config.device)
 
 
-def check_keys(config: CampaignConfig) -> None:
-    """Raises :class:`BadInput` if the provider of a model needs a key that is not in the environment."""
-    for model in config.model:
-        name = missing_key(model, config.api_base)
+def _models_in_use(reader: StoreReader, config: CampaignConfig) -> list[str]:
+    """The models of the agents that go on when the campaign does, those that a person chose among them."""
+    models: dict[str, None] = {}
+    for name, agent in reader.summary().agents.items():
+        if agent.spec.proposer != "llm" or agent.stopped not in (None, StopReason.FAULT):
+            continue
+        model = model_of(agent.spec, mailbox_from(reader.memo(name).get("mailbox")), config)
+        turns = config.rotate_models and model in config.model
+        models.update(dict.fromkeys(config.model if turns else [model]))
+    return list(models)
+
+
+def check_keys(models: Iterable[str], api_base: str | None) -> None:
+    """Raises :class:`BadInput` if the provider of a model needs a key that litellm would not find."""
+    file = dotenv_file()
+    for model in models:
+        name = missing_key(model, api_base, dotenv=file)
         if name:
             raise BadInput(
                 f"model {model} needs {name}, which is not set",

@@ -11,8 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from engine.agent_state import Mailbox
 from engine.control.client import command, send
 from engine.errors import BadInput, Fault, KernelArcError
 from engine.launch import check_resumable, create_campaign, start_detached
@@ -22,6 +24,8 @@ from engine.store import events as ev
 from engine.store.campaigns import campaign_state
 from engine.store.lock import engine_alive
 from engine.store.reader import StoreReader
+from engine.store.tx import Tx
+from engine.store.writer import StoreWriter
 
 MAIN = Path(__file__).resolve().parent.parent / "fixtures" / "engine_main.py"
 KILLS = 20
@@ -160,6 +164,46 @@ def test_sigterm_leaves_the_campaign_to_be_resumed(problem) -> None:  # type: ig
     check_resumable(folder)
     assert start(folder, delay_s=0.0).wait(timeout=30) == 0
     assert candidates(folder) == 60
+
+
+async def test_a_resume_needs_the_keys_of_the_models_that_are_still_asked(problem, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Not one of an agent that has stopped, and not one that a person has replaced."""
+    keys = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GROQ_API_KEY")
+    for key in keys:
+        monkeypatch.setenv(key, "x")
+    models = ["openai/gpt-5", "anthropic/claude-sonnet-4-5"]
+    folder = create_campaign(resolve({"proposer": ["llm"], "model": models, "agents": 2}), problem, None, "keys")
+
+    async def write(*events: ev.Event, model: str = "") -> None:
+        def run(tx: Tx) -> None:
+            for event in events:
+                tx.append(event)
+            if model:
+                tx.memo("2", "mailbox", msgspec.to_builtins(Mailbox(model=model)))
+
+        writer = await StoreWriter.open(folder / "campaign.db")
+        await writer.transact(run)
+        await writer.close()
+
+    def missing() -> str:
+        """The keys that a resume asks for, one after the other."""
+        asked = []
+        with pytest.MonkeyPatch.context() as environment:
+            for key in keys:
+                environment.delenv(key)
+            while True:
+                try:
+                    check_resumable(folder)
+                    return " ".join(asked)
+                except BadInput as error:
+                    asked.append(next(key for key in keys if f"needs {key}" in error.message))
+                    environment.setenv(asked[-1], "x")
+
+    assert missing() == "OPENAI_API_KEY ANTHROPIC_API_KEY"
+    await write(ev.AgentStopped(agent="1", reason=StopReason.USER), model="groq/llama")
+    assert missing() == "GROQ_API_KEY"
+    await write(ev.AgentResumed(agent="1", by="user"), ev.AgentStopped(agent="1", reason=StopReason.FAULT))
+    assert missing() == "OPENAI_API_KEY GROQ_API_KEY", "what a fault stopped goes on with the campaign"
 
 
 def test_sigint_stops_in_order(problem) -> None:  # type: ignore[no-untyped-def]

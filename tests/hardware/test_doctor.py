@@ -17,7 +17,7 @@ from engine.hardware import checks
 from engine.hardware.checks import Check
 from engine.hardware.doctor import examine
 from engine.hardware.facts import CudaProbe, Gpu
-from engine.model_keys import missing_key
+from engine.model_keys import dotenv_file, missing_key
 
 GPU = Gpu(index=0, name="NVIDIA H200", uuid="u", memory_bytes=141 << 30, compute_capability=[9, 0])
 
@@ -217,9 +217,37 @@ def test_a_home_that_cannot_be_made_names_the_variable_and_not_the_disk(monkeypa
         ("openai/qwen3@http://localhost:8000/v1", None, {}, ""),
         ("bedrock/anthropic.claude", None, {}, ""),  # finds its credentials in other ways, too
         ("nobody-knows/x", None, {}, ""),
+        ("anthropic/claude-sonnet-4-5", None, {"ANTHROPIC_AUTH_TOKEN": "x"}, ""),
+        ("claude-sonnet-4-5", None, {"ANTHROPIC_FEDERATION_RULE_ID": "x"}, ""),
+        ("openai/gpt-5", None, {"OPENAI_IDENTITY_TOKEN_FILE": "/x"}, ""),
+        ("openai/gpt-5", None, {"OPENAI_API_BASE": "http://box"}, "OPENAI_API_KEY"),  # its client insists on one
+        ("deepseek/chat", None, {"DEEPSEEK_API_BASE": "http://box"}, ""),
+        ("together_ai/x", None, {"TOGETHER_AI_API_BASE": "http://box"}, ""),
+        ("deepseek/chat", None, {"GROQ_API_BASE": "http://box"}, "DEEPSEEK_API_KEY"),
+        ("openai/gpt-5", None, {"USE_LITELLM_PROXY": "True"}, ""),
+        ("azure/gpt-5", None, {"AZURE_AD_TOKEN": "x"}, ""),
+        ("vertex_ai/gemini-2.5-pro", None, {"GOOGLE_APPLICATION_CREDENTIALS": "/x"}, ""),
     ],
 )
 def test_a_models_key_is_missed_only_where_it_is_needed(
     model: str, api_base: str | None, environ: dict[str, str], missing: str
 ) -> None:
     assert missing_key(model, api_base, environ) == missing
+
+
+def test_a_key_in_the_env_file_that_litellm_reads_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "project" / ".venv" / "lib" / "litellm"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.delitem(sys.modules, "litellm", raising=False)
+    monkeypatch.syspath_prepend(package.parent)
+    (tmp_path / ".env").write_text("OPENAI_API_KEY=x\n")
+    assert missing_key("groq/x", None, {}, dotenv=dotenv_file({})) == "GROQ_API_KEY"
+    (tmp_path / "project" / ".env").write_text("export GROQ_API_KEY=x\n")  # the nearest one is read
+    assert missing_key("groq/x", None, {}, dotenv=dotenv_file({})) == ""
+    assert missing_key("openai/x", None, {}, dotenv=dotenv_file({})) == "OPENAI_API_KEY"
+    assert dotenv_file({"LITELLM_MODE": "PRODUCTION"}) == ""
+    (tmp_path / "project" / ".env").write_text("USE_LITELLM_PROXY=true\n")
+    assert missing_key("openai/x", None, {}, dotenv=dotenv_file({})) == ""

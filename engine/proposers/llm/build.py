@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from engine.agent_state import model_of
 from engine.errors import BadInput
 from engine.proposers.llm.money import Caps
 from engine.proposers.llm.pool import ModelPool
@@ -23,7 +24,7 @@ _pools: WeakKeyDictionary[StoreWriter, ModelPool] = WeakKeyDictionary()
 def build_llm(session: Session, control: AgentControl) -> LlmProposer:
     """The proposer of one agent: its own model, or the one that a person chose. Raises :class:`BadInput`."""
     spec, config = control.spec, session.config
-    model = control.mailbox.model or spec.model or next(iter(config.model), "")
+    model = model_of(spec, control.mailbox, config)
     if not model:
         raise BadInput("has no model", where=f"agent {spec.name}", fix="start the campaign with --model")
 
