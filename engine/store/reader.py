@@ -219,13 +219,16 @@ class StoreReader(ReadOnly):
         return self._memory(self._asked(lambda connection: memories.expired(connection, before, limit, kind)))
 
     def all_memory(self, kind: str | None = None) -> list[MemoryRow]:
-        """In recall or not, newest first. For lists that are made once."""
-        rows = self.memory(kind)
+        """In recall or not, each once, newest first. For lists that are made once.
+
+        An entry may leave recall between two reads, and is in both of them then: the later one knows better.
+        """
+        rows = {row.id: row for row in self.memory(kind)}
         page = self.expired_memory(kind=kind)
         while page:
-            rows += page
+            rows.update((row.id, row) for row in page)
             page = self.expired_memory(page[-1].id, kind=kind)
-        return sorted(rows, key=lambda row: -row.id)
+        return sorted(rows.values(), key=lambda row: -row.id)
 
     def memory_entry(self, identity: int) -> MemoryRow | None:
         row = self._row(f"SELECT {memories.COLUMNS} FROM memory WHERE id = ?", (identity,))

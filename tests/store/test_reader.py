@@ -16,7 +16,7 @@ from engine.records import Outcome
 from engine.store import events as ev
 from engine.store import memories
 from engine.store.reader import StoreReader
-from engine.store.rows import MemoryWrite
+from engine.store.rows import MemoryRow, MemoryWrite
 from engine.store.tx import Tx
 from engine.store.writer import StoreWriter
 from tests.fixtures.store_records import keep, other
@@ -97,6 +97,32 @@ async def test_all_that_is_in_recall_is_read_and_what_expired_in_pages(writer: S
         assert [entry.id for entry in reader.expired_memory(first[-1].id, limit=2)] == [1082, 1081]
         assert reader.expired_memory(2) == [] and reader.expired_memory(kind="win") == []
         assert [entry.id for entry in reader.all_memory()] == list(range(1101, 0, -1))
+
+
+async def test_an_entry_that_leaves_recall_between_two_reads_is_listed_once(
+    writer: StoreWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def learn(tx: Tx) -> None:
+        for strategy in ("first", "second"):
+            memories.add(
+                tx,
+                MemoryWrite(
+                    kind="win", kernel_type="norm", strategy=strategy, reflection="", agent="a1", device="a CPU"
+                ),
+            )
+
+    await writer.transact(learn)
+    with StoreReader(writer.path) as reader, sqlite3.connect(writer.path) as other:
+        live = reader.memory
+
+        def then_expired(kind: str | None = None) -> list[MemoryRow]:
+            rows = live(kind)
+            other.execute("UPDATE memory SET expired_at = 5, expired_why = 'retention' WHERE id = 1")
+            other.commit()
+            return rows
+
+        monkeypatch.setattr(reader, "memory", then_expired)
+        assert [(entry.id, entry.expired_why) for entry in reader.all_memory()] == [(2, ""), (1, "retention")]
 
 
 UNREADABLE = {
