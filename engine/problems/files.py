@@ -70,4 +70,6 @@ def _must_be_plain(seen: int, path: Path, inside: Path | None) -> None:
         raise BadInput("not a regular file", where=str(path), fix="give a file with the text itself")
     if inside is not None and not place.is_relative_to(os.path.realpath(inside)):
         what = "a link that leads out of its folder"
-        raise BadInput(what, where=str(path), fix="put a copy of the file in its place")
+        raise BadInput(
+            what, where=str(path), fix="put a copy of the file in its place (`cp -rL` copies a folder so)"
+        )

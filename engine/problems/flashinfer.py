@@ -34,11 +34,25 @@ def flashinfer_drafts(source: Path) -> Iterator[Draft]:
         yield _draft(root, file)
 
 
+def is_dataset(folder: Path) -> bool:
+    """``definitions/`` alone is any folder's name: ``workloads/`` beside it makes the dataset."""
+    return (folder / "definitions").is_dir() and (folder / "workloads").is_dir()
+
+
+def dataset_root(path: Path) -> Path | None:
+    """The dataset in whose ``definitions/`` the path lies, or which ends in it."""
+    place = path.resolve()
+    return next(
+        (up.parent for up in (place, *place.parents) if up.name == "definitions" and is_dataset(up.parent)), None
+    )
+
+
 def _root_of(file: Path) -> Path:
-    for parent in file.resolve().parents:
-        if parent.name == "definitions":
-            return parent.parent
-    raise BadInput("not inside a definitions/ folder", where=str(file), fix="give the dataset's root")
+    root = dataset_root(file)
+    if root is None:
+        fix = "give the dataset's root, with definitions/ and workloads/ in it"
+        raise BadInput("not inside definitions/ with workloads/ beside it", where=str(file), fix=fix)
+    return root
 
 
 def _draft(root: Path, file: Path) -> Draft:

@@ -52,21 +52,41 @@ def import_problems(source: Path | str, format_: str | None, out: Path | str | N
 
 
 def format_of(source: Path) -> str:
-    """The format that the files of ``source`` are in. Raises :class:`BadInput` if they are in none."""
+    """The format that the files of ``source`` are in.
+
+    What is in ``source`` tells, and only where that says nothing the folders around it.
+    Raises :class:`BadInput` if its files are in no format, or in several.
+    """
+    from engine.problems.flashinfer import dataset_root, is_dataset
+    from engine.problems.kernelbench import holds_problem
+
     if source.suffix == ".py":
         return "kernelbench"
-    if "definitions" in source.resolve().parts or (source / "definitions").is_dir():
-        return "flashinfer"
-    for pattern, found in (
-        ("definition.json", "sol-execbench"),
-        ("*.parquet", "sol-execbench"),
-        ("*.py", "kernelbench"),
-    ):
-        if source.match(pattern) or next(source.rglob(pattern), None) is not None:
-            return found
-    raise BadInput(
-        "holds no problems of a known format", where=str(source), fix=f"say --format {'|'.join(FORMATS)}"
+    found = []
+    if _any(source, "definition.json") or _any(source, "*.parquet"):
+        found.append("sol-execbench")
+    if is_dataset(source):
+        found.append("flashinfer")
+    # Other Python files are no sign: a problem's folder may hold solutions, a dataset its tools.
+    if source.is_dir() and holds_problem(source):
+        found.append("kernelbench")
+    if not found and dataset_root(source) is not None:
+        found.append("flashinfer")
+    if not found and _any(source, "*.py"):
+        found.append("kernelbench")  # whose importer says what is wrong with them
+    if len(found) == 1:
+        return found[0]
+    what = (
+        f"holds problems of several formats: {', '.join(found)}"
+        if found
+        else "holds no problems of a known format"
     )
+    raise BadInput(what, where=str(source), fix=f"say --format {'|'.join(found or FORMATS)}")
+
+
+def _any(source: Path, pattern: str) -> bool:
+    """Whether ``source`` is such a file, or holds one."""
+    return source.match(pattern) or next(source.rglob(pattern), None) is not None
 
 
 def _drafts(source: Path, format_: str | None) -> Iterable[Draft]:

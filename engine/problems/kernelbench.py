@@ -7,6 +7,7 @@ from a custom entry point that draws them as KernelBench does: ``get_inputs()`` 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,27 +48,53 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def kernelbench_drafts(source: Path) -> Iterator[Draft]:
-    """Drafts of one file, or of every problem file below a folder."""
-    files = [source] if source.is_file() else sorted(source.rglob("*.py"))
+    """Drafts of one file, or of every problem file below a folder. One that cannot be read is an error."""
     found = False
-    for file in files:
-        text = _source_text(file, None if file == source else source)
+    for file in _files(source):
+        try:
+            text = _source_text(file, None if file == source else source)
+        except BadInput as error:
+            found = True
+            yield Draft(name=file.stem, error=error.message)
+            continue
         if text is None:
             continue
         found = True
         yield _draft(file, text)
     if not found:
-        fix = "a problem file defines Model, get_inputs and get_init_inputs"
+        fix = "a problem file defines Model, get_inputs and get_init_inputs; links to folders are not followed"
         raise BadInput("no KernelBench problem here", where=str(source), fix=fix)
 
 
+def holds_problem(folder: Path) -> bool:
+    """Whether a file that can be read below ``folder`` is a KernelBench problem."""
+    for file in _files(folder):
+        with suppress(BadInput):
+            if _source_text(file, folder) is not None:
+                return True
+    return False
+
+
+def _files(source: Path) -> list[Path]:
+    return [source] if source.is_file() else sorted(file for file in source.rglob("*.py") if not file.is_dir())
+
+
 def _source_text(file: Path, inside: Path | None) -> str | None:
-    """The source if it defines what a problem needs."""
+    """The source if it defines what a problem needs. Raises :class:`BadInput` if that cannot be told."""
     try:
-        text = read_file(file, MAX_SOURCE_BYTES, inside=inside).decode("utf-8")
-        names = {getattr(node, "name", "") for node in parse_source(text).body}
-    except (BadInput, FileNotFoundError, UnicodeDecodeError, SyntaxError):
+        data = read_file(file, MAX_SOURCE_BYTES, inside=inside)
+    except FileNotFoundError:
+        fix = "fetch what it names (`git annex get`, the download again) or take the link away"
+        raise BadInput("a link to nothing", where=str(file), fix=fix) from None
+    if not all(word.encode() in data for word in _WANTED):
         return None
+    try:
+        text = data.decode("utf-8")
+        names = {getattr(node, "name", "") for node in parse_source(text).body}
+    except UnicodeDecodeError:
+        raise BadInput("not UTF-8", where=str(file), fix="save it as UTF-8") from None
+    except SyntaxError as error:
+        raise BadInput(f"not Python: {error.msg}, line {error.lineno or 1}", where=str(file)) from None
     return text if names.issuperset(_WANTED) else None
 
 

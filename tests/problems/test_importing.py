@@ -271,6 +271,7 @@ def test_the_format_is_told_by_the_files(make_problem: Any, tmp_path: Path) -> N
     (tmp_path / "kernels" / "1_relu.py").write_text(KERNELBENCH)
     (tmp_path / "trace" / "definitions" / "rmsnorm").mkdir(parents=True)
     (tmp_path / "trace" / "definitions" / "rmsnorm" / "x.json").write_text("{}")
+    (tmp_path / "trace" / "workloads").mkdir()
     (tmp_path / "level1.parquet").write_bytes(b"")
     (tmp_path / "empty").mkdir()
     for source, expected in (
@@ -286,3 +287,67 @@ def test_the_format_is_told_by_the_files(make_problem: Any, tmp_path: Path) -> N
     assert import_problems(tmp_path / "in", None)[0].ok
     with pytest.raises(BadInput, match="no problems of a known format"):
         format_of(tmp_path / "empty")
+
+
+def test_a_folder_called_definitions_makes_no_trace(make_problem: Any, tmp_path: Path) -> None:
+    folder = make_problem(name="definitions/prob")
+    kernel = tmp_path / "definitions" / "kernels" / "1_relu.py"
+    kernel.parent.mkdir()
+    kernel.write_text(KERNELBENCH)
+    (tmp_path / "definitions" / "empty").mkdir()
+    assert format_of(folder) == "sol-execbench"
+    assert format_of(kernel.parent) == "kernelbench"
+    assert import_problems(folder, None)[0].ok
+    with pytest.raises(BadInput, match="no problems of a known format"):
+        format_of(tmp_path / "definitions" / "empty")
+    (tmp_path / "workloads").mkdir()
+    assert format_of(folder) == "sol-execbench", "what is in a folder says more than what is around it"
+    assert format_of(tmp_path / "definitions" / "empty") == "flashinfer"
+
+
+def test_which_of_several_formats_is_meant_must_be_said(make_problem: Any, tmp_path: Path) -> None:
+    folder = make_problem(name="in/good")
+    (folder / "solution.py").write_text("def run(x): return x\n")
+    assert format_of(tmp_path / "in") == "sol-execbench", "not every Python file is a problem"
+    (tmp_path / "in" / "1_relu.py").write_text(KERNELBENCH)
+    with pytest.raises(BadInput, match=r"sol-execbench, kernelbench; say --format sol-execbench\|kernelbench"):
+        import_problems(tmp_path / "in", None)
+    assert import_problems(tmp_path / "in", "sol-execbench")[0].ok
+    for name in ("definitions", "workloads"):
+        (tmp_path / "in" / name).mkdir()
+    with pytest.raises(BadInput, match="several formats: sol-execbench, flashinfer, kernelbench"):
+        import_problems(tmp_path / "in", None)
+
+
+def test_kernelbench_files_that_are_refused_are_told(tmp_path: Path) -> None:
+    """A folder of links, as download caches and git-annex make them, and what else cannot be read."""
+    store, source = tmp_path / "blobs", tmp_path / "level1"
+    store.mkdir()
+    source.mkdir()
+    (store / "abc").write_text(KERNELBENCH)
+    (source / "1_out.py").symlink_to("../blobs/abc")
+    (source / "2_gone.py").symlink_to("../blobs/none")
+    (source / "3_cut.py").write_text(KERNELBENCH + "def (:\n")
+    (source / "4_large.py").write_bytes(b"#" * (8 * 1024 * 1024 + 1))
+    (source / "5_latin.py").write_bytes(KERNELBENCH.encode() + b"# \xe9\n")
+    (source / "tools.py").write_text("print(1)\n")
+    (source / "tools_latin.py").write_bytes(b"# \xe9\n")
+    (source / "folder.py").mkdir()
+    results = import_problems(source, None, tmp_path / "out")
+    assert [(result.name, result.ok) for result in results] == [
+        ("1_out", False), ("2_gone", False), ("3_cut", False), ("4_large", False),
+        ("5_latin", False),
+    ]  # fmt: skip
+    said = [result.errors[0] for result in results]
+    for text, parts in zip(
+        said,
+        (
+            ("1_out.py: a link that leads out of its folder", "cp -rL"),
+            ("2_gone.py: a link to nothing", "git annex get"),
+            ("3_cut.py: not Python", "line"),
+            ("4_large.py: larger than 8 MiB", ""),
+            ("5_latin.py: not UTF-8", ""),
+        ),
+        strict=True,
+    ):
+        assert all(part in text for part in parts) and "\n" not in text
