@@ -254,8 +254,7 @@ def _bind(caller: DeviceCaller, import_entry: Callable[[], Callable[..., Any]]) 
                 with untouched():
                     values = buffers or items_of(result, spec.outputs)
                     values = [taken_from(v, item) for v, item in zip(values, spec.outputs, strict=True)]
-                    if not buffers:
-                        values = [own_memory(value, given) for value in values]
+                    values = [own_memory(value, given) for value in values]
                 # What a result's own code does (keys that compare, objects that end), and a layout that is left to
                 # be put in order, belongs to the call: only plain tensors are left when the clock is read.
                 result = None

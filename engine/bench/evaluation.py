@@ -143,10 +143,10 @@ class Trial:
     @contextlib.asynccontextmanager
     async def _room(self) -> AsyncIterator[None]:
         """Until this evaluation's processes fit into a GPU's memory beside others'; no part of its deadline."""
-        begin = time.monotonic()
-        if self.session.room.is_full(1 + len(self.rivals)):
+        begin, room, processes = time.monotonic(), self.session.room, 1 + len(self.rivals)
+        if room.is_full(processes):
             self.on_phase("waiting device", "for memory")
-        async with self.session.room.taken(1 + len(self.rivals), urgent=self.plan.urgent):
+        async with room.taken(processes, urgent=self.plan.urgent):
             self.phases["wait"] += time.monotonic() - begin
             yield
 

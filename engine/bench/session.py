@@ -170,7 +170,7 @@ class Session:
 
     def _must_fit(self) -> None:
         """Raises :class:`Fault` ``needs.memory`` before processes run into it one by one."""
-        host = total_memory() / 1e9
+        host, device = total_memory() / 1e9, self.device_bytes
         for spec in self.specs:
             one = (spec.input_stride + spec.output_stride) / 1e9
             if HOST_SETS * one > host:
@@ -179,13 +179,11 @@ class Session:
                     f"workload {spec.uuid}: inputs and outputs of a call take {one:.1f} GB; this machine "
                     f"({host:.0f} GB) must hold them {HOST_SETS} times, for the judge and a process",
                 )
-        for spec in self.specs if self.device_bytes is not None else []:
-            if not fitting(spec, self.device_bytes or 0):
-                one = (spec.input_stride + spec.output_stride) / 1e9
+            if device is not None and not fitting(spec, device):
                 raise Fault(
                     "needs.memory",
                     f"workload {spec.uuid}: inputs and outputs of a call take {one:.1f} GB, of which the GPU "
-                    f"({(self.device_bytes or 0) / 1e9:.0f} GB) must hold those of the judge and of two processes",
+                    f"({device / 1e9:.0f} GB) must hold those of the judge and of two processes",
                 )
 
     async def _start_zygote(self, *modules: str) -> Helper:

@@ -93,10 +93,13 @@ def least_ms(workload: Workload, graph: TraceGraph, peaks: Peaks) -> float:
     """
     short = [rate for name, rate in peaks.tensor.items() if not name.startswith("float4")]
     flops = sum(flops for key, flops in graph.flops.items() if key.startswith("tensor:"))
-    bound = workload_bound(workload, graph, peaks)
-    memory_ms = graph.total_bytes / (peaks.memory_gb_s * 1e9) * 1e3
     tensor_ms = flops / (max(short, default=math.inf) * 1e12) * 1e3
-    return min(bound.bound_ms, max(tensor_ms, memory_ms))
+    bound_ms = workload_bound(workload, graph, peaks).bound_ms
+    return min(bound_ms, max(tensor_ms, _memory_ms(graph, peaks)))
+
+
+def _memory_ms(graph: TraceGraph, peaks: Peaks) -> float:
+    return graph.total_bytes / (peaks.memory_gb_s * 1e9) * 1e3
 
 
 def workload_bound(workload: Workload, graph: TraceGraph, peaks: Peaks) -> Bound:
@@ -109,7 +112,7 @@ def workload_bound(workload: Workload, graph: TraceGraph, peaks: Peaks) -> Bound
         else:
             vector_s += flops / (vector_rate(peaks, dtype) * 1e12)
     compute_ms = max(tensor_s, vector_s) * 1e3
-    memory_ms = graph.total_bytes / (peaks.memory_gb_s * 1e9) * 1e3
+    memory_ms = _memory_ms(graph, peaks)
     return Bound(
         uuid=workload.uuid,
         flops=graph.total_flops,

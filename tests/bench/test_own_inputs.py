@@ -22,6 +22,7 @@ from engine.problems.model import (
     Workload,
 )
 from engine.problems.solution import Solution, python_solution
+from engine.records import Evaluation
 
 from .conftest import make_problem
 
@@ -58,13 +59,17 @@ def with_generator() -> Problem:
     return Problem(definition=definition, workloads=workloads)
 
 
-async def test_no_call_gets_inputs_that_the_process_had_before(tmp_path: Path) -> None:
-    problem = with_generator()
-    bench = ProcessBench(problem, "cpu", tmp_path / "scratch")
+async def judged(problem: Problem, text: str, folder: Path) -> Evaluation:
+    bench = ProcessBench(problem, "cpu", folder / "scratch")
     try:
-        answer = await bench.evaluate(python_solution(ONCE, definition=problem.name, name="once"), TIMED)
+        return await bench.evaluate(python_solution(text, definition=problem.name, name="once"), TIMED)
     finally:
         await bench.close()
+
+
+async def test_no_call_gets_inputs_that_the_process_had_before(tmp_path: Path) -> None:
+    problem = with_generator()
+    answer = await judged(problem, ONCE, tmp_path)
     assert answer.verdict == "PASS", (answer.reason, answer.detail)
 
 
@@ -107,12 +112,7 @@ async def test_inputs_that_cannot_be_blended_are_drawn_anew_for_every_call(
     )
     workloads = [Workload(uuid="w", axes={"rows": 16}, inputs={}, tolerance=Tolerance())]
     problem = Problem(definition=definition, workloads=workloads)
-    text = SORTED.replace("x.reshape", "x.to(torch.float32).reshape")
-    bench = ProcessBench(problem, "cpu", tmp_path / "scratch")
-    try:
-        answer = await bench.evaluate(python_solution(text, definition=problem.name, name="once"), TIMED)
-    finally:
-        await bench.close()
+    answer = await judged(problem, SORTED.replace("x.reshape", "x.to(torch.float32).reshape"), tmp_path)
     assert answer.verdict == "PASS", (answer.reason, answer.detail)
 
 

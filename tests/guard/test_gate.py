@@ -13,21 +13,10 @@ import pytest
 
 from engine.guard.gate import GateResult, check
 from engine.problems.load import load_problem
-from engine.problems.model import Definition, Problem, TensorSpec, VarAxis
+from engine.problems.model import Problem
 from engine.problems.program import program_sha
 from engine.problems.solution import CompileOptions, Solution, SolutionSpec, SourceFile, python_solution
-
-PROBLEM = Problem(
-    definition=Definition(
-        name="p",
-        axes={"n": VarAxis()},
-        inputs={"x": TensorSpec("float32", ["n"]), "w": TensorSpec("float32", ["n"])},
-        outputs={"y": TensorSpec("float32", ["n"])},
-        reference="def run(x, w):\n    return x * w\n",
-    ),
-    workloads=[],
-)
-RUN = "\n\ndef run(x, w):\n    return x * w\n"
+from tests.fixtures.gate_problem import PROBLEM, RUN
 
 
 def gate(source: str, **options: object) -> GateResult:

@@ -7,20 +7,8 @@ import time
 import pytest
 
 from engine.guard.gate import GateResult, check
-from engine.problems.model import Definition, Problem, TensorSpec, VarAxis
 from engine.problems.solution import Solution, SolutionSpec, SourceFile, python_solution
-
-PROBLEM = Problem(
-    definition=Definition(
-        name="p",
-        axes={"n": VarAxis()},
-        inputs={"x": TensorSpec("float32", ["n"]), "w": TensorSpec("float32", ["n"])},
-        outputs={"y": TensorSpec("float32", ["n"])},
-        reference="def run(x, w):\n    return x * w\n",
-    ),
-    workloads=[],
-)
-RUN = "\n\ndef run(x, w):\n    return x * w\n"
+from tests.fixtures.gate_problem import PROBLEM, RUN
 
 
 def gate(source: str) -> GateResult:
