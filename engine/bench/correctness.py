@@ -40,8 +40,8 @@ class Correctness(msgspec.Struct):
     def absorb(self, checked: jw.Checked, style: int, where: str) -> bool:
         """Adds findings; true if all were right.
 
-        The first round refills inputs openly; who replays only where addresses and version counters repeat,
-        evades on purpose.
+        First calls see new memory and the first round refills it openly; who replays only later, where addresses
+        and version counters repeat, evades on purpose.
         """
         self.notes = checked.notes
         for finding in checked.findings:
@@ -49,7 +49,7 @@ class Correctness(msgspec.Struct):
             self.max_abs_error = _worst(self.max_abs_error, finding.max_abs_error)
             self.max_rel_error = _worst(self.max_rel_error, finding.max_rel_error)
             if finding.reason and not self.reason:
-                evasion = finding.reason == "wrong.stale-output" and style != REFILLED
+                evasion = finding.reason == "wrong.stale-output" and style != REFILLED and self.rounds > 0
                 self.reason = "hack.cached-output" if evasion else finding.reason
                 self.detail = f"{finding.detail} ({where})"
         return not self.reason

@@ -56,6 +56,11 @@ CASES = {
         "if x.data_ptr() not in seen: seen[x.data_ptr()] = torch.softmax(x, dim=-1) * scale + y\nreturn seen[x.data_ptr()]",
         "wrong.stale-output",
     ),
+    "replay by shape": (
+        "seen = {}",
+        "if x.shape not in seen: seen[x.shape] = torch.softmax(x, dim=-1) * scale + y\nreturn seen[x.shape]",
+        "wrong.stale-output",
+    ),
     "replay by version": (
         "seen = {}",
         "key = (x.data_ptr(), x._version, y._version)\nif key not in seen: seen[key] = torch.softmax(x, dim=-1) * scale + y\nreturn seen[key]",
