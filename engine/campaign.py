@@ -19,7 +19,7 @@ from engine.agent_tasks import AgentTasks, taken_up
 from engine.door import DeviceParking
 from engine.errors import Fault, KernelArcError
 from engine.guard.guard import Guard
-from engine.guard.stop import Stop, campaign_reason, campaign_stop
+from engine.guard.stop import Stop, campaign_reason, campaign_stop, confirmation_grace_s
 from engine.profile.campaign import ProfileDesk
 from engine.proposers import PATIENT, build_proposer, warm_proposers
 from engine.proposers.base import Proposer
@@ -32,6 +32,7 @@ from engine.text import one_line
 
 BuildProposer = Callable[[Session, AgentControl], Proposer]
 
+LAST = "stop.confirming"
 PAUSED_CAMPAIGN, ALL_PAUSED = "campaign", "agents"
 
 
@@ -120,8 +121,9 @@ class Launcher:
             if stop is None and self._stuck():
                 stop = Stop(StopReason.FAULT, "every agent that is left is paused by errors")
             if stop is not None:
-                self._requested = stop
-                await self.agents.close(stop)
+                await self._let_confirm(stop)
+                self._requested = self._spent() or stop
+                await self.agents.close(self._requested)
                 return
             if not self._left():
                 return
@@ -129,15 +131,33 @@ class Launcher:
             self._park_if_idle()
             await self._wait(self.agents.running)
 
-    async def _wait(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Until a task is done, something was committed or commanded, or the time budget ends."""
+    async def _let_confirm(self, stop: Stop) -> None:
+        """Stop everybody, but those whose win is being confirmed only after that, or when a person says so."""
+        grace_s = confirmation_grace_s(stop.reason)
+        until = time.monotonic() + grace_s
+        for control in self._left() if grace_s else ():
+            if not control.confirming:
+                await self.agents.stop(control.spec.name, stop)
+        if not self._confirming() or not grace_s:
+            return
+        text = f"{stop.detail}: what is being confirmed may finish, for at most {grace_s:.0f} s"
+        await self.session.note(LAST, text, level="info")
+        while self._requested is None and self._confirming() and (left_s := until - time.monotonic()) > 0:
+            self.session.changed.clear()
+            await self._wait(self.agents.running, left_s)
+            await self.agents.settle()
+        await self.session.withdraw(LAST)
+
+    def _confirming(self) -> bool:
+        return any(control.confirming for control in self._left())
+
+    async def _wait(self, tasks: Iterable[asyncio.Task[Any]], timeout_s: float | None = None) -> None:
+        """Until a task is done, something was committed or commanded, or the time (``None``: the budget) ends."""
+        if timeout_s is None:
+            timeout_s = budget.seconds_left(self.session.summary, time.time())
         changed = asyncio.create_task(self.session.changed.wait())
         try:
-            await asyncio.wait(
-                {changed, *tasks},
-                timeout=budget.seconds_left(self.session.summary, time.time()),
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            await asyncio.wait({changed, *tasks}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()
 

@@ -52,6 +52,7 @@ class AgentControl:
     paused: str = ""  # who paused it: user, errors, breaker; empty while it runs
     why: str = ""
     stopped: StopReason | None = None
+    confirming: bool = False  # what it found is nearly kept: a budget that ends waits for it
     going: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

@@ -12,6 +12,9 @@ from engine.bench import wire
 from engine.bench.judge_compare import Replays
 from engine.problems.dtypes import torch_dtype
 
+_MANY_PAGES = 64 << 20
+"""From here on new memory is touched by all threads before a device, which has only one, copies into it."""
+
 
 class Side:
     """The shared memory of one candidate process."""
@@ -23,6 +26,15 @@ class Side:
         self.output_bytes = torch.frombuffer(self.outputs, dtype=torch.uint8)
         self.replays = Replays()
         self.pinned = False
+        self._touched: set[int] = set()
+
+    def write(self, start: int, value: torch.Tensor) -> None:
+        """An input's bytes, from whatever device it is on."""
+        place = self.input_bytes[start : start + value.nbytes]
+        if value.is_cuda and value.nbytes >= _MANY_PAGES and start not in self._touched:
+            self._touched.add(start)
+            place.zero_()
+        place.copy_(value.contiguous().reshape(-1).view(torch.uint8))
 
 
 def strided(memory: torch.Tensor, start: int, item: wire.OutputSpec, strides: tuple[int, ...]) -> torch.Tensor:

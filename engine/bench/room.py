@@ -9,6 +9,9 @@ from bisect import insort
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
+SUCCESSION_S = 0.05
+"""How long a place that a search leaves is kept for the confirmation that may follow from it."""
+
 
 class _Waiting(NamedTuple):
     """In the order in which they are let in."""
@@ -22,11 +25,15 @@ class _Waiting(NamedTuple):
 class Room:
     """Places for processes that hold calls in flight: the urgent first, then who came first.
 
+    Whether a search leads to a confirmation is known a moment after it has left: admitting the next search at once
+    would have every confirmation wait for one.
+
     Whoever wants more than there are gets all of them: planned sizes are cautious, and alone is the best there is.
     """
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, *, succession_s: float = SUCCESSION_S) -> None:
         self.places = max(places, 1)
+        self._succession_s = succession_s
         self._used = 0
         self._waiting: list[_Waiting] = []
         self._numbers = itertools.count()
@@ -45,10 +52,14 @@ class Room:
             await admitted
             yield
         finally:
-            if admitted.done() and not admitted.cancelled():
+            was_inside = admitted.done() and not admitted.cancelled()
+            if was_inside:
                 self._used -= wanted
             self._waiting = [waiting for waiting in self._waiting if waiting.admitted is not admitted]
-            self._admit()
+            if was_inside and not urgent and self._waiting:
+                asyncio.get_running_loop().call_later(self._succession_s, self._admit)
+            else:
+                self._admit()
 
     def _admit(self) -> None:
         while self._waiting and self._used + self._waiting[0].wanted <= self.places:

@@ -45,20 +45,34 @@ class Confirmation:
     async def run(
         self, first: Decision, searched: Evaluation, plan: EvaluationPlan, noise: float
     ) -> tuple[Decision, Evaluation]:
-        """``first``: the search's decision on what it ``searched``; ``noise``: what is known of the best's."""
-        looking = asyncio.create_task(self._looked_through())
-        try:
-            # Without a third side, which may be the slowest, a clear gain needs no more time than its search had.
-            alone = is_reference(self.incumbent, self.session.problem)
-            final = plan.final(clear=alone and keep.beyond_noise(searched, noise))
-            return await self._confirmed(first, final, noise, looking)
-        finally:
-            looking.cancel()
-            await asyncio.wait([looking])
+        """``first``: the search's decision on what it ``searched``; ``noise``: what is known of the best's.
 
-    async def _confirmed(
-        self, first: Decision, final: EvaluationPlan, noise: float, looking: asyncio.Task[Sanitized]
-    ) -> tuple[Decision, Evaluation]:
+        Once begun it is finished, whoever shuts the door meanwhile: its processes belong together.
+        """
+        wanted = asyncio.Event()
+        async with self.inside():
+            looking = asyncio.create_task(self._looked_through(wanted))
+            try:
+                # Without a third side, which may be the slowest, a clear gain needs no more time than the search.
+                alone = is_reference(self.incumbent, self.session.problem)
+                final = plan.final(clear=alone and keep.beyond_noise(searched, noise))
+                decision, again, noise = await self._measured(first, final, noise)
+                if decision.outcome is Outcome.KEEP:
+                    wanted.set()
+                    again = with_findings(again, await looking)
+                    decision = keep.confirm(first, again, self.session.margin, noise)
+            finally:
+                looking.cancel()
+                await asyncio.wait([looking])
+        if decision.outcome is Outcome.KEEP:
+            slower = keep.regressions(again, self.session.margin, noise)
+            again = msgspec.structs.replace(again, notes=[*again.notes, *slower])
+        return decision, again
+
+    async def _measured(
+        self, first: Decision, final: EvaluationPlan, noise: float
+    ) -> tuple[Decision, Evaluation, float]:
+        """Decision, what it rests on, and the noise that both kernels are known to have by then."""
         margin = self.session.margin
         again = await self._evaluated(final)
         decision = keep.confirm(first, again, margin, noise)
@@ -68,17 +82,10 @@ class Confirmation:
             if keep.stopped_early(again, margin, noise):
                 again = await self._measured_longer(final, again, noise)
             decision = keep.confirm(first, again, margin, noise)
-        if decision.outcome is Outcome.KEEP:
-            again = with_findings(again, await looking)
-            decision = keep.confirm(first, again, margin, noise)
-        if decision.outcome is Outcome.KEEP:
-            slower = keep.regressions(again, margin, noise)
-            again = msgspec.structs.replace(again, notes=[*again.notes, *slower])
-        return decision, again
+        return decision, again, noise
 
     async def _evaluated(self, plan: EvaluationPlan) -> Evaluation:
-        async with self.inside():
-            found = await self.session.bench.evaluate(self.solution, plan, self.incumbent, self.on_phase)
+        found = await self.session.bench.evaluate(self.solution, plan, self.incumbent, self.on_phase)
         return graded(found, self.session.scale)
 
     async def _measured_longer(self, final: EvaluationPlan, evaluation: Evaluation, noise: float) -> Evaluation:
@@ -88,20 +95,21 @@ class Confirmation:
         longer = msgspec.structs.replace(final, margin=margin, timing_s=CONFIRM_S)
         return _with_noise(await self._evaluated(longer), own)
 
-    async def _looked_through(self) -> Sanitized:
-        """Kernels of the candidate's own are looked through for stray accesses and races before they are kept."""
+    async def _looked_through(self, wanted: asyncio.Event) -> Sanitized:
+        """Kernels of the candidate's own are looked through for stray accesses and races before they are kept.
+
+        The tool takes seconds to start: it starts beside the measurement, and is asked only of what would be kept.
+        """
         device = self.session.bench.device
         if not wants_sanitizer(self.solution, device):
             return Sanitized()
-        async with self.inside():
-            return await sanitize(self.session.problem, self.solution, device)
+        return await sanitize(self.session.problem, self.solution, device, wanted=wanted)
 
     async def _with_noise_of_both(self, evaluation: Evaluation) -> tuple[Evaluation, float]:
         """Where noise is the kernel's own: the evaluation with the candidate's, and its best's beside it."""
         try:
-            async with self.inside():
-                own = await self.session.bench.noise_of(self.solution)
-                theirs = await self._noise_of_best()
+            own = await self.session.bench.noise_of(self.solution)
+            theirs = await self._noise_of_best()
         except Fault as fault:
             return Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail), 0.0
         return (evaluation if own is None else _with_noise(evaluation, own)), theirs

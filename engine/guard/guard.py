@@ -159,7 +159,12 @@ class Guard:
             on_phase=self._sink(submission, confirming=True),
             measuring=self._measuring_noise,
         )
-        return await confirmation.run(decision, evaluation, plan, noise)
+        control = session.agents[submission.agent]
+        control.confirming = True
+        try:
+            return await confirmation.run(decision, evaluation, plan, noise)
+        finally:
+            control.confirming = False
 
     @asynccontextmanager
     async def _inside(self, submission: Submission) -> AsyncIterator[None]:

@@ -25,6 +25,10 @@ PRECEDENCE = (
 )
 
 
+CONFIRM_GRACE_S = 60.0
+"""How long a campaign whose time or money is up still waits for wins that are being confirmed."""
+
+
 class CampaignStanding(msgspec.Struct, frozen=True, kw_only=True):
     """What counts for everybody. A limit of ``None`` is no limit; times in seconds, money in US dollars."""
 
@@ -68,6 +72,12 @@ def campaign_stop(standing: CampaignStanding) -> Stop | None:
             used += " before a candidate was judged: measuring the reference takes its share, give more --minutes"
         return Stop(StopReason.TIME, used)
     return None
+
+
+def confirmation_grace_s(reason: StopReason) -> float:
+    """Seconds. What is being confirmed has been found and paid for; a person's word and a fault do not wait, and
+    once the target is reached nothing more is needed."""
+    return CONFIRM_GRACE_S if reason in (StopReason.TIME, StopReason.COST) else 0.0
 
 
 def agent_stop(standing: AgentStanding) -> Stop | None:

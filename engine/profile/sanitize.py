@@ -1,7 +1,7 @@
 """compute-sanitizer over one call of a candidate on its smallest workload, before a KEEP of it is archived.
 
 Run behind all layers of a candidate, as a profile is, with deadlines. Importing goes on beside whatever is timed;
-the device is held for the call alone: instrumented kernels are slow.
+the device is held for the call alone: instrumented kernels are slow. Nor is it held before anybody wants to know.
 """
 
 from __future__ import annotations
@@ -65,9 +65,17 @@ def words(tool: str, check: str, languages: Sequence[str] = ()) -> list[str]:
 
 
 async def sanitize(
-    problem: Problem, solution: Solution, device: DeviceFacts, *, tool: str | None = None, place: str | None = None
+    problem: Problem,
+    solution: Solution,
+    device: DeviceFacts,
+    *,
+    wanted: asyncio.Event | None = None,
+    tool: str | None = None,
+    place: str | None = None,
 ) -> Sanitized:
-    """Both checks, side by side but for the calls. ``tool``: the sanitizer's path (``None``: looked for).
+    """Both checks, side by side. ``tool``: the sanitizer's path (``None``: looked for).
+
+    ``wanted``: their processes start at once, and wait with their calls, which need the device, until it is set.
 
     Never raises for what the candidate or the tool does: where the tool cannot look, a note says so.
     """
@@ -82,14 +90,14 @@ async def sanitize(
     folders = {check: Path(mkdtemp(prefix="kernelarc-sanitize-")) for check in TOOLS}
     runs = {c: _Watched(problem, solution, device, where, sandbox, folder, index) for c, folder in folders.items()}
     try:
-        reports = await _looked(runs, found)
+        reports = await _looked(runs, found, wanted)
     finally:
         for folder in folders.values():
             shutil.rmtree(folder, ignore_errors=True)
     return concluded(reports, problem.workloads[index].uuid)
 
 
-async def _looked(runs: Mapping[str, _Watched], tool: str) -> list[SanitizerReport]:
+async def _looked(runs: Mapping[str, _Watched], tool: str, wanted: asyncio.Event | None) -> list[SanitizerReport]:
     """Both checks side by side, their calls under one hold of the device."""
     failed: dict[str, Failed] = {}
 
@@ -109,6 +117,8 @@ async def _looked(runs: Mapping[str, _Watched], tool: str) -> list[SanitizerRepo
                 talk = run.talk(words(tool, check, languages), counters=True, cold=True)
                 talks[check] = await stack.enter_async_context(talk)
         await asyncio.gather(*(step(check, talk.ready()) for check, talk in talks.items()))
+        if wanted is not None:
+            await wanted.wait()
         async with next(iter(runs.values())).lock().held(urgent=True):
             await asyncio.gather(*(step(c, talk.call(CALL_S)) for c, talk in talks.items() if c not in failed))
         # A stray access ends the call with an error; the tool reports it when the process has ended.

@@ -9,6 +9,11 @@ import pytest
 from engine.bench.room import Room
 
 
+def room_of(places: int) -> Room:
+    """One that keeps a place for a successor no longer than until the event loop comes round."""
+    return Room(places, succession_s=0.0)
+
+
 class Crowd:
     """Evaluations that stay until they are told to leave."""
 
@@ -40,7 +45,7 @@ class Crowd:
 
 
 async def test_as_many_are_inside_as_fit() -> None:
-    crowd = Crowd(Room(4))
+    crowd = Crowd(room_of(4))
     for name in "abc":
         await crowd.comes(name, 2)
     assert crowd.inside == ["a", "b"]
@@ -50,7 +55,7 @@ async def test_as_many_are_inside_as_fit() -> None:
 
 
 async def test_a_large_one_is_not_passed_by_small_ones_for_ever() -> None:
-    crowd = Crowd(Room(3))
+    crowd = Crowd(room_of(3))
     await crowd.comes("small", 1)
     await crowd.comes("large", 3)
     await crowd.comes("late", 1)
@@ -64,7 +69,7 @@ async def test_a_large_one_is_not_passed_by_small_ones_for_ever() -> None:
 
 @pytest.mark.parametrize("places", [0, 1, 2])
 async def test_who_wants_more_than_there_is_gets_all_of_it(places: int) -> None:
-    crowd = Crowd(Room(places))
+    crowd = Crowd(room_of(places))
     await crowd.comes("huge", 5)
     await crowd.comes("next", 1)
     assert crowd.inside == ["huge"]
@@ -73,7 +78,7 @@ async def test_who_wants_more_than_there_is_gets_all_of_it(places: int) -> None:
 
 
 async def test_a_win_that_waits_to_be_confirmed_goes_first() -> None:
-    crowd = Crowd(Room(2))
+    crowd = Crowd(room_of(2))
     await crowd.comes("running", 2)
     await crowd.comes("search", 2)
     await crowd.comes("confirmation", 2, urgent=True)
@@ -84,10 +89,22 @@ async def test_a_win_that_waits_to_be_confirmed_goes_first() -> None:
     await crowd.leaves("search")
 
 
+async def test_the_confirmation_that_follows_from_a_search_comes_before_a_search_that_waits() -> None:
+    crowd = Crowd(Room(2))
+    await crowd.comes("search", 2)
+    await crowd.comes("next search", 2)
+    await crowd.leaves("search")  # what it found is looked at, and turns out to be a win
+    await crowd.comes("its confirmation", 2, urgent=True)
+    assert crowd.inside == ["its confirmation"]
+    await crowd.leaves("its confirmation")
+    assert crowd.inside == ["next search"]
+    await crowd.leaves("next search")
+
+
 async def test_who_is_admitted_and_cancelled_at_once_leaves_no_place_taken() -> None:
-    room = Room(1)
+    room = room_of(1)
     crowd = Crowd(room)
-    await crowd.comes("a", 1)
+    await crowd.comes("a", 1, urgent=True)
     await crowd.comes("b", 1)
     crowd._leaving["a"].set()
     await crowd.tasks["a"]
@@ -97,7 +114,7 @@ async def test_who_is_admitted_and_cancelled_at_once_leaves_no_place_taken() -> 
 
 
 async def test_who_gives_up_waiting_leaves_no_place_taken() -> None:
-    crowd = Crowd(Room(2))
+    crowd = Crowd(room_of(2))
     await crowd.comes("a", 2)
     await crowd.comes("b", 1)
     crowd.tasks["b"].cancel()

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from stub_proposer import ProposerError, in_order, slowly_better
 
-from engine.guard import confirmation
+from engine.guard import confirmation, stop
 from engine.guard.stop import split_budget
 from engine.profile.sanitize import Sanitized
-from engine.proposers.base import UnusableReply
+from engine.proposers.base import Context, UnusableReply
 from engine.records import CampaignState, Mode, StopReason
 from engine.store import events as ev
 
@@ -64,18 +64,20 @@ async def test_no_gain_is_kept_that_is_smaller_than_the_new_kernels_own_noise(la
 async def test_a_keep_whose_kernels_write_out_of_bounds_is_none(lab, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
 
-    async def sanitized(problem, solution, device) -> Sanitized:
+    async def sanitized(problem, solution, device, *, wanted: asyncio.Event) -> Sanitized:
+        await wanted.wait()
         looked.append(solution.entry_source)
         stray = Sanitized(reason="wrong.memory-access", detail="memcheck: 1 errors", evidence={"sanitizer": 1})
         return stray if "stray" in solution.entry_source else Sanitized(notes=["memcheck: nothing found"])
 
     monkeypatch.setattr(confirmation, "wants_sanitizer", lambda solution, device: True)
     monkeypatch.setattr(confirmation, "sanitize", sanitized)
-    campaign = lab(in_order(["ms=0.5 stray", "ms=0.6", "ms=0.9"]), candidates=3)
+    campaign = lab(in_order(["ms=0.5 stray", "ms=0.6", "ms=0.9", "ms=0.4 unconfirmed"]), candidates=4)
     await campaign.run()
     told = [(e.outcome, e.reason) for e in campaign.events(ev.Verdict)]
-    assert told == [("REVERT", "wrong.memory-access"), ("KEEP", ""), ("REVERT", "keep.slower")]
-    assert len(looked) == 2, "only what would be kept is looked through"
+    assert told[:3] == [("REVERT", "wrong.memory-access"), ("KEEP", ""), ("REVERT", "keep.slower")]
+    assert told[3][0] != "KEEP"
+    assert len(looked) == 2, "the tool has the device only for what would be kept"
     with campaign.reader() as reader:
         assert "memcheck: nothing found" in reader.evaluation(2).notes
 
@@ -128,6 +130,53 @@ async def test_time_ends_the_campaign(lab) -> None:
     )
     summary = await asyncio.wait_for(campaign.run(), 10)
     assert summary.stop_reason is StopReason.TIME
+
+
+def one_slowly_confirmed_win(context: Context) -> str:
+    """Of agent 1; agent 2 goes on trying what is slower."""
+    return "ms=0.5 slow=0.8" if context.agent == "1" else f"ms=1.2 n={context.position}"
+
+
+SHORT = {
+    "agents": 2,
+    "candidates": None,
+    "minutes": 0.3 / 60,
+    "delay_s": 0.02,
+    "draft_after": 500,
+    "stop_after": 999,
+}
+
+
+async def test_a_win_that_is_being_confirmed_when_time_is_up_is_still_kept(lab) -> None:
+    campaign = lab(one_slowly_confirmed_win, **SHORT)
+    summary = await asyncio.wait_for(campaign.run(), 10)
+    assert summary.stop_reason is StopReason.TIME
+    assert campaign.outcomes("1") == ["KEEP"], "and nothing is proposed after it"
+    stopped = {e.agent: e for e in campaign.events(ev.AgentStopped)}
+    ended = campaign.events(ev.CampaignEnded)[0]
+    assert "before a candidate was judged" not in ended.detail
+    assert {e.reason for e in stopped.values()} == {StopReason.TIME}
+    kept = next(i for i, e in enumerate(campaign.events()) if isinstance(e, ev.Verdict) and e.outcome == "KEEP")
+    assert campaign.events().index(stopped["2"]) < kept, "the other one did not go on meanwhile"
+
+
+async def test_a_confirmation_does_not_keep_a_campaign_for_ever(lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "CONFIRM_GRACE_S", 0.1)
+    campaign = lab(one_slowly_confirmed_win, **SHORT)
+    summary = await asyncio.wait_for(campaign.run(), 10)
+    assert summary.stop_reason is StopReason.TIME
+    assert campaign.outcomes("1") == []
+
+
+async def test_a_person_who_stops_a_campaign_waits_for_no_confirmation(lab) -> None:
+    campaign = lab(lambda context: f"ms={0.5 - 0.01 * int(context.agent)} slow=60", **SHORT)
+    running = campaign.start()
+    await campaign.until(lambda s: campaign.bench is not None and campaign.bench.inside == 2)
+    await asyncio.sleep(0.4)  # time is up, and both are being confirmed
+    assert not running.done()
+    assert (await campaign.order("stop")).ok
+    summary = await asyncio.wait_for(running, 5)
+    assert summary.stop_reason is StopReason.USER
 
 
 async def test_the_same_program_in_other_words_is_a_reject_that_names_the_first(lab) -> None:
