@@ -7,11 +7,12 @@ from functools import partial
 
 import msgspec
 
+from engine import budget
 from engine import skills as skill_policy
 from engine.agent_state import AgentState, mailbox_from, rebuilt
 from engine.bench.api import PhaseSink
 from engine.bench.ceilings import measure_ceilings
-from engine.bench.compiled import allowance_s
+from engine.bench.compiled import MOST_S
 from engine.errors import BadInput, Fault
 from engine.grading import Scale, below_bound, geomean_of, graded_all, mean_score, scale_for
 from engine.hardware.ceilings import Ceilings, kept_ceilings
@@ -135,7 +136,8 @@ async def _measure(session: Session, ceilings: Ceilings | None, tracing: asyncio
         seed = session.reader.solution(0)
         if seed is None:
             raise Fault("fault.store", "the seed solution is missing from the campaign's store")
-        seconds = allowance_s(session.bench.device.kind, session.config.minutes)
+        on_gpu = session.bench.device.kind == "cuda"
+        seconds = budget.share_s(session.config.minutes, MOST_S) if on_gpu else 0.0
         async with session.door.entered():
             session.measured = await session.bench.measure_baselines(seed, _show(session), compile_s=seconds)
     await tracing

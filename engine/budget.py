@@ -8,6 +8,8 @@ from engine.store.summary import Summary
 
 COST_WARNING = 0.9
 """Share of the cost budget at which a person is told."""
+SHARE = 0.1
+"""Of the time budget that one thing may take which is no search: a baseline, another look at a win."""
 
 
 def campaign_standing(summary: Summary, config: CampaignConfig, now: float) -> CampaignStanding:
@@ -43,3 +45,8 @@ def nearly_spent(summary: Summary) -> bool:
     """True from 90 % of the cost budget on."""
     limit = summary.max_cost_usd
     return limit is not None and summary.cost_usd >= COST_WARNING * limit
+
+
+def share_s(minutes: float | None, most_s: float) -> float:
+    """Seconds for one thing among many: ``most_s``, or a tenth of the time budget where that is less."""
+    return most_s if minutes is None else min(most_s, SHARE * 60 * minutes)

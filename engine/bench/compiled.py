@@ -21,7 +21,6 @@ from engine.records import Evaluation
 MODES = ("default", "max-autotune-no-cudagraphs")
 MOST_S = 120.0
 LEAST_S = 20.0
-SHARE_OF_MINUTES = 0.1
 _TIMING_S = 12.0
 _AGAIN = 3.0  # another mode is tried if this many times what the first one took is left
 
@@ -48,13 +47,6 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: dict[str, float] = {}
     mode: str = ""
     notes: list[str] = []
-
-
-def allowance_s(device_kind: str, minutes: float | None) -> float:
-    """Seconds that a campaign may spend on it: none on the CPU, a tenth of a time budget, two minutes at most."""
-    if device_kind != "cuda":
-        return 0.0
-    return MOST_S if minutes is None else min(MOST_S, SHARE_OF_MINUTES * 60 * minutes)
 
 
 def compiled_reference(problem: Problem, mode: str) -> Solution:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from engine import budget
 from engine.bench.api import CONFIRM_S, EvaluationPlan, PhaseSink
 from engine.errors import Fault
 from engine.grading import graded
@@ -18,7 +19,7 @@ from engine.guard.account import with_findings
 from engine.guard.keep import Decision
 from engine.problems.reference import is_reference
 from engine.problems.solution import Solution
-from engine.profile.sanitize import Sanitized, sanitize, wants_sanitizer
+from engine.profile.sanitize import CALL_S, Sanitized, sanitize, wants_sanitizer
 from engine.records import Evaluation, Outcome
 from engine.session import Session
 from engine.store import events as ev
@@ -103,7 +104,8 @@ class Confirmation:
         device = self.session.bench.device
         if not wants_sanitizer(self.solution, device):
             return Sanitized()
-        return await sanitize(self.session.problem, self.solution, device, wanted=wanted)
+        call_s = budget.share_s(self.session.summary.minutes, CALL_S)
+        return await sanitize(self.session.problem, self.solution, device, call_s=call_s, wanted=wanted)
 
     async def _with_noise_of_both(self, evaluation: Evaluation) -> tuple[Evaluation, float]:
         """Where noise is the kernel's own: the evaluation with the candidate's, and its best's beside it."""

@@ -24,7 +24,7 @@ from engine.profile.talk import Failed, Talk
 from engine.records import DeviceFacts
 from engine.text import clean
 
-CALL_S = 20.0  # of both tools together, with the device held: others wait meanwhile
+CALL_S = 20.0  # at most, of both tools together: others wait for the device meanwhile
 _REASONS = {"memcheck": "wrong.memory-access", "racecheck": "wrong.race"}
 _PLACES = ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda/compute-sanitizer/compute-sanitizer")
 # Instrumenting a library's large kernels takes minutes, and what is in them is none of the candidate's.
@@ -69,13 +69,15 @@ async def sanitize(
     solution: Solution,
     device: DeviceFacts,
     *,
+    call_s: float = CALL_S,
     wanted: asyncio.Event | None = None,
     tool: str | None = None,
     place: str | None = None,
 ) -> Sanitized:
     """Both checks, side by side. ``tool``: the sanitizer's path (``None``: looked for).
 
-    ``wanted``: their processes start at once, and wait with their calls, which need the device, until it is set.
+    ``call_s``: what the calls may take, with the device held. ``wanted``: their processes start at once, and wait
+    with their calls, which need the device, until it is set.
 
     Never raises for what the candidate or the tool does: where the tool cannot look, a note says so.
     """
@@ -90,14 +92,16 @@ async def sanitize(
     folders = {check: Path(mkdtemp(prefix="kernelarc-sanitize-")) for check in TOOLS}
     runs = {c: _Watched(problem, solution, device, where, sandbox, folder, index) for c, folder in folders.items()}
     try:
-        reports = await _looked(runs, found, wanted)
+        reports = await _looked(runs, found, call_s, wanted)
     finally:
         for folder in folders.values():
             shutil.rmtree(folder, ignore_errors=True)
     return concluded(reports, problem.workloads[index].uuid)
 
 
-async def _looked(runs: Mapping[str, _Watched], tool: str, wanted: asyncio.Event | None) -> list[SanitizerReport]:
+async def _looked(
+    runs: Mapping[str, _Watched], tool: str, call_s: float, wanted: asyncio.Event | None
+) -> list[SanitizerReport]:
     """Both checks side by side, their calls under one hold of the device."""
     failed: dict[str, Failed] = {}
 
@@ -120,7 +124,7 @@ async def _looked(runs: Mapping[str, _Watched], tool: str, wanted: asyncio.Event
         if wanted is not None:
             await wanted.wait()
         async with next(iter(runs.values())).lock().held(urgent=True):
-            await asyncio.gather(*(step(c, talk.call(CALL_S)) for c, talk in talks.items() if c not in failed))
+            await asyncio.gather(*(step(c, talk.call(call_s)) for c, talk in talks.items() if c not in failed))
         # A stray access ends the call with an error; the tool reports it when the process has ended.
         gone = {check for check, failure in failed.items() if failure.reason == "resource.timeout"}
         await asyncio.gather(*(step(c, talk.rest()) for c, talk in talks.items() if c not in gone))

@@ -8,26 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from engine.bench.api import EvaluationPlan
-from engine.bench.compiled import LEAST_S, MODES, MOST_S, allowance_s, compiled_reference, measure_compiled
+from engine.bench.compiled import LEAST_S, MODES, compiled_reference, measure_compiled
 from engine.problems.solution import Solution
 from engine.records import Evaluation, WorkloadResult
 from tests.bench.conftest import make_problem
 
 PROBLEM = make_problem()
-
-
-@pytest.mark.parametrize(
-    ("kind", "minutes", "seconds"),
-    [
-        ("cpu", None, 0.0),
-        ("cuda", None, MOST_S),
-        ("cuda", 1.25, 7.5),
-        ("cuda", 10.0, 60.0),
-        ("cuda", 600.0, MOST_S),
-    ],
-)
-def test_how_long_it_may_take(kind: str, minutes: float | None, seconds: float) -> None:
-    assert allowance_s(kind, minutes) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -64,7 +64,7 @@ async def test_no_gain_is_kept_that_is_smaller_than_the_new_kernels_own_noise(la
 async def test_a_keep_whose_kernels_write_out_of_bounds_is_none(lab, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
 
-    async def sanitized(problem, solution, device, *, wanted: asyncio.Event) -> Sanitized:
+    async def sanitized(problem, solution, device, *, call_s: float, wanted: asyncio.Event) -> Sanitized:
         await wanted.wait()
         looked.append(solution.entry_source)
         stray = Sanitized(reason="wrong.memory-access", detail="memcheck: 1 errors", evidence={"sanitizer": 1})

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine import budget
 from engine.agent_state import AgentState, after_verdict, base_number, begun
 from engine.config import CampaignConfig
 from engine.guard import plateau
@@ -297,3 +298,10 @@ def test_no_order_of_calls_passes_a_cap(
             assert totals.charged_usd + totals.reserved_usd <= cap + 1e-9
             assert totals.tokens + totals.reserved_tokens <= token_cap
             assert totals.reserved_tokens == sum(tokens for _, _, tokens in opened)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "seconds"), [(None, 120.0), (1.25, 7.5), (10.0, 60.0), (600.0, 120.0)], ids=str
+)
+def test_what_is_no_search_takes_a_tenth_of_the_time_budget(minutes: float | None, seconds: float) -> None:
+    assert budget.share_s(minutes, 120.0) == pytest.approx(seconds)

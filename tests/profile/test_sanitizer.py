@@ -222,10 +222,11 @@ def test_a_stray_access_that_ends_the_call_is_read(
 @pytest.mark.skipif(choose_sandbox().kind == "none", reason="needs an outer sandbox")
 @pytest.mark.usefixtures("own_device_locks")
 def test_a_tool_that_does_not_end_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CALL_S", 6.0)
     monkeypatch.setattr(module, "TOOLS", ("memcheck",))
     tool = stand_in(tmp_path, CLEAN, CLEAN)
     found = asyncio.run(
-        sanitize(PROBLEM, solution("import time; time.sleep(600)"), cpu_facts(), tool=tool, place="cpu")
+        sanitize(
+            PROBLEM, solution("import time; time.sleep(600)"), cpu_facts(), call_s=6.0, tool=tool, place="cpu"
+        )
     )
     assert not found.reason and "took longer than 6 s" in found.notes[0]
