@@ -79,7 +79,7 @@ class Trial:
         try:
             await self.session.open()
             self.phases["start"] = time.monotonic() - begin
-            async with self._room(), asyncio.timeout(self.plan.deadline_s):
+            async with self._room(), self._closed(), asyncio.timeout(self.plan.deadline_s):
                 await self._stages()
         except TimeoutError:
             reason, detail = "resource.timeout", f"the evaluation took longer than {self.plan.deadline_s:.0f} s"
@@ -87,8 +87,6 @@ class Trial:
             reason, detail = fault.reason, fault.detail
         except OSError as error:  # of our own files: the candidate's are in its process
             reason, detail = system_fault(error)
-        finally:
-            await asyncio.gather(*(side.close() for side in (self.candidate, *self.rivals)))
         failed = next((r for r in (*self.results.values(), self.unlisted) if r.reason), None)
         if not reason and failed is not None:
             reason, detail = failed.reason, failed.detail
@@ -149,6 +147,14 @@ class Trial:
         async with room.taken(processes, urgent=self.plan.urgent):
             self.phases["wait"] += time.monotonic() - begin
             yield
+
+    @contextlib.asynccontextmanager
+    async def _closed(self) -> AsyncIterator[None]:
+        """Whatever ends it: only when its processes are gone has somebody else their memory."""
+        try:
+            yield
+        finally:
+            await asyncio.gather(*(side.close() for side in (self.candidate, *self.rivals)))
 
     @contextlib.asynccontextmanager
     async def _device(self) -> AsyncIterator[None]:

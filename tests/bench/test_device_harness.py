@@ -3,6 +3,7 @@
 # ruff: noqa: E501  (sources of candidates)
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,11 +15,13 @@ import torch
 from engine.bench import bench as bench_module
 from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench, reference_solution
+from engine.bench.contender import Contender
 from engine.bench.correctness import Correctness
 from engine.bench.device_claims import device_checks, too_busy
 from engine.bench.device_harness import _copy_rotated
 from engine.bench.digest import KernelDigest, LinearDigest, digest_code, host_digest, open_digest
 from engine.bench.evaluation import Trial
+from engine.bench.room import Room
 from engine.bench.session import Session
 from engine.problems.model import Problem
 from engine.problems.solution import Solution, python_solution
@@ -100,6 +103,33 @@ async def test_a_replay_is_wrong_in_the_open_round_whichever_of_its_calls_is_com
         assert answer.reason in ("wrong.numerical", "wrong.stale-output"), (answer.reason, answer.detail)
         assert "round 1" in answer.detail
         session.judge.compare_s.update(dict.fromkeys(range(len(session.specs)), 1.0))
+
+
+async def test_nobody_is_let_into_a_gpus_memory_before_whose_place_it_was_is_gone(
+    device_bench: ProcessBench, candidate: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await device_bench._live()
+    monkeypatch.setattr(session, "room", Room(1, succession_s=0.0))
+    alive, most = set[int](), 0
+
+    async def start(side: Contender) -> None:
+        nonlocal most
+        alive.add(id(side))
+        most = max(most, len(alive))
+        await starts(side)
+
+    async def close(side: Contender) -> None:
+        await asyncio.sleep(0.05)  # a process with gigabytes on a GPU takes its time to end
+        await closes(side)
+        alive.discard(id(side))
+
+    starts, closes = Contender.start, Contender.close
+    monkeypatch.setattr(Contender, "start", start)
+    monkeypatch.setattr(Contender, "close", close)
+    solutions = [candidate("", RIGHT), candidate("", "return y"), candidate("", "raise ValueError('no')")]
+    answers = await asyncio.gather(*(device_bench.evaluate(each, QUICK) for each in solutions))
+    assert [answer.verdict for answer in answers] == ["PASS", "FAIL", "FAIL"]
+    assert most == 1
 
 
 async def test_outputs_finished_after_the_report_do_not_match_their_digest(
