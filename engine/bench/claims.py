@@ -7,11 +7,10 @@ of them it is in, and tells the truth there, has said what its first claims were
 
 from __future__ import annotations
 
-import asyncio
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from engine.bench.contender import Block, Contender, Failure
+from engine.bench.contender import Block, Contender, Failure, close_all
 from engine.bench.correctness import check_one, one_round
 from engine.bench.crosscheck import covered, cross_check, outside_ms
 from engine.bench.device_claims import HIDDEN_MS, device_checks, too_busy
@@ -43,7 +42,7 @@ async def verify_claims(trial: Trial) -> None:
     if trial.session.on_gpu and not trial.plan.check_claims:
         return
     if trial.session.large:  # the no-ops need the memory, and nobody is timed against rivals any more
-        await asyncio.gather(*(rival.close() for rival in trial.rivals))
+        await close_all(trial.rivals)
     left = _claims(trial)
     while left and not any(result.reason for result in trial.results.values()):
         left = await _examined(trial, left)
@@ -248,6 +247,5 @@ async def _fresh_blocks(
         reason = fault_reason(running.role, failure.reason)
         raise Fault(reason, f"{failure.reason} {failure.detail} (in a fresh run)") from None
     finally:
-        for contender in contenders:
-            await contender.close()
+        await close_all(contenders)
     return blocks

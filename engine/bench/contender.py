@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from engine.bench import judge_wire as jw
 from engine.bench import wire
 from engine.bench.plan_calls import AFTER_TIMEOUT_S, FIRST_CALL_S, block_timeout_s, calls_of
-from engine.bench.processes import Child
+from engine.bench.processes import Child, to_its_end
 from engine.bench.reasons import reason_of
 from engine.bench.session import Session, Side
 from engine.problems.solution import Solution
@@ -206,12 +206,22 @@ class Contender:
         )
 
     async def close(self) -> None:
+        """Its process has ended and its arenas are given back, also for whoever is cancelled meanwhile."""
+        if self.child is not None or self._side is not None:
+            await to_its_end(self._ended())
+
+    async def _ended(self) -> None:
         if self.child is not None:
             await self.child.close()
             self.child = None
         if self._side is not None:
             self.session.return_side(self._side)
             self._side = None
+
+
+async def close_all(sides: Iterable[Contender]) -> None:
+    """Side by side, none of them left out by a cancellation."""
+    await to_its_end(asyncio.gather(*(side.close() for side in sides)))
 
 
 async def fill(sides: Sequence[Contender], workload: int, inputs: list[jw.Inputs]) -> jw.Filled:

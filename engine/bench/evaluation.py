@@ -14,7 +14,7 @@ import msgspec
 from engine.bench.api import EvaluationPlan, PhaseSink
 from engine.bench.build import library_of, needs_build
 from engine.bench.claims import verify_claims
-from engine.bench.contender import Contender, Failure
+from engine.bench.contender import Contender, Failure, close_all
 from engine.bench.correctness import Correctness, check_rounds, first_call
 from engine.bench.device_lock import DeviceLock, Turn
 from engine.bench.idle import IdleCalls
@@ -154,7 +154,7 @@ class Trial:
         try:
             yield
         finally:
-            await asyncio.gather(*(side.close() for side in (self.candidate, *self.rivals)))
+            await close_all((self.candidate, *self.rivals))
 
     @contextlib.asynccontextmanager
     async def _device(self) -> AsyncIterator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from engine.bench import judge_wire as jw
-from engine.bench.contender import Block, Contender, Failure
+from engine.bench.contender import Block, Contender, Failure, close_all
 from engine.bench.noop import noop_contender, noop_fault, overhead_of
 from engine.bench.overhead import Overhead
 from engine.bench.plan_calls import HIDDEN
@@ -72,8 +72,7 @@ class IdleCalls:
 
     async def close(self) -> None:
         noops, self._noops = list(self._noops.values()), {}
-        for noop in noops:
-            await noop.close()
+        await close_all(noops)
 
 
 async def prelude_block(side: Contender, workload: int, calls: int, prelude: int) -> tuple[Block, list[jw.Inputs]]:

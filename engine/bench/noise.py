@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from engine.bench.api import EvaluationPlan
 from engine.bench.build import library_of
-from engine.bench.contender import Contender, Failure
+from engine.bench.contender import Contender, Failure, close_all
 from engine.bench.correctness import Correctness
 from engine.bench.device_lock import DeviceLock
 from engine.bench.plan_calls import FRESH, REFILLED, device_block_size
@@ -104,7 +104,7 @@ async def _panel(sides: list[Contender], lock: DeviceLock) -> list[list[float]]:
     except Failure as failure:
         raise _fault(failure) from None
     finally:
-        await asyncio.gather(*(side.close() for side in sides))
+        await close_all(sides)
 
 
 class Cost(NamedTuple):
@@ -162,7 +162,7 @@ async def one_pair(sides: list[Contender], lock: DeviceLock, plan: EvaluationPla
     except Failure as failure:
         raise _fault(failure) from None
     finally:
-        await asyncio.gather(*(side.close() for side in sides))
+        await close_all(sides)
 
 
 async def _warm(side: Contender, workloads: list[int]) -> dict[int, Cost]:

@@ -8,7 +8,7 @@ import itertools
 import os
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -307,6 +307,20 @@ class Child:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.exited.wait(), 5.0)
         self.output.drain()
+
+
+async def to_its_end(work: Awaitable[Any]) -> None:
+    """Ending processes is never cut short: whoever is cancelled meanwhile is so after it."""
+    task, cancelled = asyncio.ensure_future(work), False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        taken_note_of(task)
+        raise asyncio.CancelledError
+    task.result()
 
 
 def taken_note_of(exchange: asyncio.Future[Any]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from engine.bench import wire
 from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench, reference_solution
-from engine.bench.contender import Contender
+from engine.bench.contender import Contender, close_all
 from engine.bench.plan_calls import FRESH
 from engine.errors import Fault
 from engine.problems.model import Problem
@@ -55,6 +55,25 @@ async def test_a_process_that_owes_an_answer_is_not_asked_again(bench: ProcessBe
     await side.run(0, session.draw(0, 1), FRESH)
     assert side.child is not child and not child.alive
     await side.close()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_who_is_cancelled_while_a_process_ends_leaves_nothing(
+    bench: ProcessBench, problem: Problem, times: int
+) -> None:
+    session = await bench._live()
+    sides = [Contender(session, reference_solution(problem), "candidate") for _ in range(2)]
+    for side in sides:
+        await side.start()
+    children, free = [side.child for side in sides], len(session._free)
+    closing = asyncio.create_task(close_all(sides))
+    for _ in range(times):
+        await asyncio.sleep(0)
+        closing.cancel()
+    await asyncio.wait({closing})
+    assert closing.cancelled()
+    assert len(session._free) == free + 2
+    assert all(child is not None and child.exited.is_set() for child in children)
 
 
 async def test_a_judge_that_does_not_answer_in_time_is_replaced(bench: ProcessBench, problem: Problem) -> None:
