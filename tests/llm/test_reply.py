@@ -254,3 +254,10 @@ def test_a_fence_longer_than_any_inside_always_holds(text: str) -> None:
     body = text.rstrip("\n")
     found = blocks(f"{ticks}python\n{body}\n{ticks}\n")
     assert len(found) == 1 and found[0].closed and found[0].text.rstrip("\n") == body.rstrip("\n")
+
+
+def test_only_what_ends_a_line_of_a_program_ends_one() -> None:
+    """A comment may hold a line separator, a page feed or a next-line character; its rest is no statement."""
+    line = "# one\u2028two\x0cthree\x85four"
+    found = blocks(f"```python\r\n{line}\r\ndef run(x):\r\n    return x\r\n```\r\n")
+    assert found[0].closed and found[0].text == f"{line}\ndef run(x):\n    return x\n"

@@ -12,6 +12,8 @@ METADATA = frozenset({"yaml", "yml", "json", "meta", "metadata"})
 SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp")
 
 _OPEN = re.compile(r"^[ \t]{0,8}(`{3,}|~{3,})[ \t]*([^`\n]*)$")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+"""What ends a line of a program. ``str.splitlines`` knows more, which are characters of a comment or a text."""
 _KEY = re.compile(r"""(?:path|file|filename|title|name)\s*=\s*["']?([^\s"']+)""", re.IGNORECASE)
 _COMMENT = re.compile(
     r"^\s*(?:#|//|/\*)\s*(?:(?:file|filename|path)\s*[:=]\s*(\S+)|([\w./\\-]+))\s*(?:\*/)?\s*$", re.IGNORECASE
@@ -40,7 +42,7 @@ def blocks(text: str) -> list[Block]:
     found: list[Block] = []
     opener: re.Match[str] | None = None
     lines: list[str] = []
-    for line in text.splitlines():
+    for line in _LINE_END.split(text):
         if opener is None:
             opener = _OPEN.match(line)
             lines = []
