@@ -65,7 +65,8 @@ class LlmProposer:
         self._pool, self._caller = pool, Caller(agent, ledger, caps)
         self._skills = skills
         self._recorded = recorded
-        self._earlier: dict[str, int] | None = None
+        self._earlier: dict[str, int] | None = None  # position by program, of all that were judged
+        self._position = 0  # of the proposal that was asked for last
         self._served = pool.planned(model, 0)
         self.model: str | None = self._served.name
         # Only an agent that sees its siblings finds the constants that they declare.
@@ -102,7 +103,9 @@ class LlmProposer:
     async def judged(
         self, proposal: Proposal, outcome: Outcome, evaluation: Evaluation | None, reason: str
     ) -> None:
-        return None
+        """Remember the program, but for an ERROR: that was not the program's, which may be proposed again."""
+        if outcome is not Outcome.ERROR and self._earlier is not None:
+            self._earlier.setdefault(program_sha(proposal.solution), self._position)
 
     async def close(self) -> None:
         """Hang up what is left and have every call in the ledger, in a few seconds at most."""
@@ -186,7 +189,7 @@ class LlmProposer:
         try:
             async with asyncio.timeout(turn.left_s - REPAIR_MARGIN * turn.seconds):
                 return await self._caller.call(turn, asked, prompt)
-        except (ModelFailure, BudgetSpent, TimeoutError):
+        except (ModelFailure, BudgetSpent, StoreError, TimeoutError):
             return None
 
     def _read(self, reply: Said, context: Context, earlier: dict[str, int]) -> Parsed | Unusable:
@@ -201,12 +204,13 @@ class LlmProposer:
 
     async def _programs(self, context: Context) -> dict[str, int]:
         """The agent's earlier programs by :func:`program_sha`; read back from the store once after a restart."""
+        self._position = context.position
         if self._earlier is None:
             self._earlier = {}
             if context.history and self._recorded is not None:
                 for position, solution in self._recorded():
                     self._earlier.setdefault(program_sha(solution), position)
-        return {sha: at for sha, at in self._earlier.items() if at < context.position}
+        return self._earlier
 
     def _finished(
         self, turn: Turn, prompt: Prompt, reply: Said, read: Parsed | Unusable
@@ -221,8 +225,6 @@ class LlmProposer:
                 reply=said,
                 usage=turn.bill(),
             )
-        if self._earlier is not None:
-            self._earlier.setdefault(read.sha, context.position)
         about = read.metadata
         return Proposal(
             solution=read.solution,
