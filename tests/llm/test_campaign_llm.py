@@ -58,14 +58,18 @@ def answer(ms: float, number: int, *, run: str = "run") -> str:
     return f"```yaml\n{about}```\n\n```python kernel.py\n{code}```\n"
 
 
-def improving(api: ModuleType, start: float = 0.95, step: float = 0.95) -> Callable[[dict[str, Any]], Any]:
+def improving(
+    api: ModuleType, start: float = 0.95, step: float = 0.95, chunk: int = 40, pause_s: float = 0.005
+) -> Callable[[dict[str, Any]], Any]:
     """Every reply is five per cent faster than the one before, in numbered programs."""
     count = 0
 
     def choose(body: dict[str, Any]) -> Any:
         nonlocal count
         count += 1
-        return api.Reply(answer(round(start * step**count, 6), count), usage=(1200, 300), chunk=40, pause_s=0.005)
+        return api.Reply(
+            answer(round(start * step**count, 6), count), usage=(1200, 300), chunk=chunk, pause_s=pause_s
+        )
 
     return choose
 
@@ -116,7 +120,7 @@ def campaign(problem: Problem, server: Any) -> Callable[..., Campaign]:
 
 
 async def test_two_agents_with_streaming_costs_and_memory(campaign: Any, server: Any, api: ModuleType) -> None:
-    server.default = improving(api)
+    server.default = improving(api, chunk=10, pause_s=0.02)  # longer than a live row waits to be written
     run = campaign(agents=2, candidates=6)
     task = asyncio.create_task(run.run())
     grown = 0

@@ -26,8 +26,13 @@ from engine.text import one_line
 
 ASKED_OVER_THE_NETWORK = frozenset({"ollama", "ollama_chat", "huggingface", "lemonade"})
 """Providers whose models litellm would look up at their server."""
+MOST_TOKENS = 100_000_000
+"""More is no count of one call's tokens: no model reads or writes nearly as many."""
 UNUSED_KEY = "none"
 """Sent to a server of one's own when the environment has no key: its client insists on having one."""
+
+
+NO_REPLY = "the server's answer holds no reply; is this the address of a model's API?"
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +43,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a reply. ``counted`` is ``None`` when the server said nothing about tokens."""
+    """The end of a reply. ``counted`` is ``None`` when the server said nothing about tokens that can be true."""
 
     finish_reason: str
     counted: Counted | None
@@ -179,7 +184,9 @@ async def stream(
                 if size > MAX_REPLY:
                     yield End(finish_reason="too-large", counted=None)
                     return
-            counted = _counted(response)
+            counted = _counted(response, wrote=size > 0)
+            if not getattr(response, "chunks", True):  # litellm ends a stream of nothing as if it had said "stop"
+                raise ModelFailure("model.malformed", NO_REPLY, billed=True)
     except ModelFailure:
         raise
     except TimeoutError as error:
@@ -260,15 +267,27 @@ def _read(piece: Any) -> tuple[Chunk | None, str]:
     return None, str(finish)
 
 
-def _counted(response: Any) -> Counted | None:
-    """Usage that the server itself reported; litellm's own estimate at the end of a stream is not one."""
+def _counted(response: Any, *, wrote: bool) -> Counted | None:
+    """Usage that the server itself reported; litellm's own estimate at the end of a stream is not one.
+
+    A count that cannot be true says nothing: below zero it would give money back, and none of a reply that
+    arrived (``wrote``) would make it free.
+    """
     for piece in reversed(list(getattr(response, "chunks", None) or ())):
         usage = getattr(piece, "usage", None)
         if usage is not None:
             details = getattr(usage, "prompt_tokens_details", None)
-            return Counted(
-                prompt=int(getattr(usage, "prompt_tokens", 0) or 0),
-                reply=int(getattr(usage, "completion_tokens", 0) or 0),
-                cached=int(getattr(details, "cached_tokens", 0) or 0),
+            counts = [
+                int(getattr(holder, name, 0) or 0)
+                for holder, name in (
+                    (usage, "prompt_tokens"),
+                    (usage, "completion_tokens"),
+                    (details, "cached_tokens"),
+                )
+            ]
+            prompt, reply, cached = counts
+            possible = (
+                all(0 <= count <= MOST_TOKENS for count in counts) and prompt > 0 and (reply > 0 or not wrote)
             )
+            return Counted(prompt=prompt, reply=reply, cached=cached) if possible else None
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -208,8 +208,9 @@ async def _streamed(turn: Turn, asked: Asked, prompt: Prompt) -> tuple[str, str,
     async with aclosing(pieces):
         async for piece in pieces:
             if isinstance(piece, access.End):
-                turn.live.reply("".join(parts)[-TAIL:], size // 4)
-                return "".join(parts), piece.finish_reason, piece.counted
+                text = _joined(parts)
+                turn.live.reply(text[-TAIL:], size // 4)
+                return text, piece.finish_reason, piece.counted
             if not talking:
                 talking = bool(piece.text)
                 turn.live.state(AgentState.PROPOSING, name if talking else f"{name} is thinking")
@@ -220,6 +221,12 @@ async def _streamed(turn: Turn, asked: Asked, prompt: Prompt) -> tuple[str, str,
                 shown = now
                 turn.live.reply(_tail(parts), size // 4)
     raise ModelFailure("model.cut-stream", "the stream ended without an end", billed=True)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """The whole text. Pieces may cut a surrogate pair in two; half of one is no character that can be stored."""
+    text = "".join(parts)
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _tail(parts: list[str]) -> str:

@@ -79,9 +79,9 @@ class ModelFailure(Exception):
 def classify(error: Exception, *, started: bool = False) -> ModelFailure:
     """An exception of litellm or of the network as a failure. ``started``: some of the reply had arrived."""
     reason = _reason(error, started)
-    answered = bool(_headers(error)) and not started
+    answered = (bool(_headers(error)) or _is_told(error)) and not started
     gateway = _status(error) in (408, 502, 504)
-    nothing_sent = reason == "model.unreachable" or _is_local(error)
+    nothing_sent = bool(_names(error) & _CONNECTION) or _is_local(error)
     return ModelFailure(
         reason,
         _detail(error),
@@ -134,6 +134,7 @@ _BY_STATUS = {
     429: "model.rate-limited",
 }
 _CONNECTION = frozenset({"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror", "SSLError"})
+"""There never was a connection. One that was lost may have carried a request, which is paid for."""
 _LONG = ("context length", "context window", "context size", "maximum context", "prompt is too long")
 _CUT = ("stream ended", "connection error", "peer closed", "incomplete", "server disconnected")
 
@@ -145,11 +146,12 @@ def _reason(error: Exception, started: bool) -> str:
             return "model.timeout"
         if "repeating the same chunk" in text:
             return "model.looping"
+        if _is_told(error):
+            return "model.server-error" if started else _by_status(_told_code(error), "model.server-error")
         return "model.cut-stream" if any(word in text for word in _CUT) else "model.malformed"
     if _is_local(error):
         return "model.misconfigured" if "llm provider" in text else "model.auth"
-    names = {type(e).__name__ for e in _chain(error)}
-    if names & _CONNECTION or ("connection error" in text and not _headers(error)):
+    if _names(error) & _CONNECTION or ("connection error" in text and not _headers(error)):
         return "model.unreachable"
     if "insufficient_quota" in text or "exceeded your current quota" in text:
         return "model.quota"
@@ -162,10 +164,23 @@ def _reason(error: Exception, started: bool) -> str:
         return "model.refused"
     if any(words in text for words in _LONG):
         return TOO_LONG
-    status = _status(error)
-    if status is not None:
-        return _BY_STATUS.get(status) or ("model.server-error" if status >= 500 else "model.failed")
-    return "model.failed"
+    return _by_status(_status(error), "model.failed")
+
+
+def _by_status(status: int | None, otherwise: str) -> str:
+    status = status or 0
+    return _BY_STATUS.get(status) or ("model.server-error" if status >= 500 else otherwise)
+
+
+def _is_told(error: Exception) -> bool:
+    """An error that the server sent as a piece of its stream, under a status that said all is well."""
+    return type(error).__name__ == "MidStreamFallbackError" and "APIError" in _names(error)
+
+
+def _told_code(error: Exception) -> int | None:
+    """The code that such an error names; the client library has its own idea of what it stands for."""
+    codes = [str(getattr(one, "code", "")) for one in _chain(error) if type(one).__name__ == "APIError"]
+    return next((int(code) for code in codes if code.isascii() and code.isdecimal()), None) or _status(error)
 
 
 def _status(error: Exception) -> int | None:
@@ -209,6 +224,11 @@ def _detail(error: Exception) -> str:
     for noise in ("litellm.", f"{type(error).__name__}: "):
         text = text.replace(noise, "")
     return one_line(text, 300) or type(error).__name__
+
+
+def _names(error: Exception) -> set[str]:
+    """What the error is called, and what it was called where it came from."""
+    return {type(one).__name__ for one in _chain(error)}
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
