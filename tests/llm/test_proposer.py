@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.errors import StoreError
 from engine.proposers.base import (
     AskAgain,
     BudgetSpent,
@@ -389,6 +390,26 @@ async def test_a_repair_that_fails_leaves_the_first_reply_as_it_was(
     reply = await make().propose(context, live)
     assert isinstance(reply, UnusableReply) and reply.reason == "reply.no-code"
     assert len(server.requests) == 2
+
+
+async def test_a_repair_for_which_no_money_can_be_put_aside_leaves_the_first_reply_as_it_was(
+    api: Any, server: Any, make: Any, context: Context, live: Any, ledger: StoreWriter, monkeypatch: Any
+) -> None:
+    """It arrived and is paid for: a full disk afterwards makes no ERROR of it."""
+    reserve, asked = ledger.reserve, 0
+
+    async def once(*words: Any, **more: Any) -> int:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            raise StoreError("the disk is full")
+        return await reserve(*words, **more)
+
+    monkeypatch.setattr(ledger, "reserve", once)
+    server.script.append(api.Reply("no code"))
+    reply = await make().propose(context, live)
+    assert isinstance(reply, UnusableReply) and reply.reason == "reply.no-code"
+    assert len(server.requests) == 1
 
 
 async def test_a_repair_that_never_ends_leaves_the_first_reply_as_it_was(
