@@ -165,6 +165,8 @@ class Agent:
             profile=session.profile_of(base_number(state)),
             reference_by_workload_ms=session.reference_by_workload_ms,
             forced_draft=state.plateau.line_forced,
+            line_tries=state.plateau.line_tries,
+            failed=session.failed(state.history, self.name),
             taken=session.programs,
         )
 
@@ -193,6 +195,7 @@ class Agent:
             ordinal=self.control.spec.ordinal,
             position=state.position,
             mode=plateau_mode(state.plateau, self.session.plateau),
+            line=state.plateau.line_tries > 0,
             of=self.fitting,
         )
         if choice.strategy != self.session.summary.agents[self.name].strategy:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.agent_state import AgentState, Mailbox
+from engine.agent_state import AgentState, Mailbox, was_correct
 from engine.bench.api import Bench
 from engine.config import CampaignConfig
 from engine.door import BenchDoor
@@ -22,7 +22,7 @@ from engine.memory import memory_entry, visible
 from engine.presets import margin_of
 from engine.problems.model import Problem
 from engine.profile.text import profile_lines
-from engine.proposers.base import Incumbent, MemoryEntry
+from engine.proposers.base import DUPLICATES, Incumbent, MemoryEntry, PastCandidate
 from engine.records import Baselines, Evaluation, StopReason
 from engine.skills import SkillSet
 from engine.store import events as ev
@@ -201,6 +201,13 @@ class Session:
                 self._incumbents.pop(next(iter(self._incumbents)))
             self._incumbents[number] = known
         return known
+
+    def failed(self, history: Sequence[PastCandidate], agent: str) -> Incumbent | None:
+        """The last of ``history`` with its program, if it was judged and is not right: to be repaired."""
+        last = history[-1] if history else None
+        if last is None or was_correct(last) or last.source_sha == "" or last.reason in DUPLICATES:
+            return None
+        return self.incumbent(last.number, agent)
 
     def profile_of(self, number: int) -> str:
         """At most five lines of what a profiler saw of a stored solution; empty if nobody looked."""

@@ -36,6 +36,7 @@ def choose(
     ordinal: int,
     position: int,
     mode: Mode,
+    line: bool = False,
     of: int = 0,
 ) -> Choice:
     """One of ``eligible`` (in the skills' order of promise) for the reply at ``position`` (1-based).
@@ -43,7 +44,8 @@ def choose(
     ``of``: how many fit the kernel, where the proposer can serve ``eligible`` only.
 
     First proposal: agents start spread over the list. Then Thompson sampling over discounted successes, unless
-    a strategy has fallen below its floor. A draft leaves the strategy of the last try, if there is another.
+    a strategy has fallen below its floor. A draft leaves the strategy of the last try, if there is another; in a
+    ``line`` that has had a try it goes on with it.
     """
     if not eligible:
         return Choice("", "no strategy is eligible here")
@@ -53,6 +55,8 @@ def choose(
     if not history:
         return Choice(eligible[ordinal % len(eligible)], f"agents start spread over {len(eligible)} strategies")
     last = history[-1].strategy
+    if line and last in eligible:
+        return Choice(last, "its draft line goes on")
     pool = [name for name in eligible if name != last] if mode is Mode.DRAFT else list(eligible)
     starved = _starved(pool, eligible, history)
     if starved:

@@ -30,7 +30,7 @@ from engine.guard.plateau import draft_due
 from engine.memory import Lesson, adding, trap_of, win_of, write_of
 from engine.problems.program import program_sha
 from engine.problems.solution import Solution
-from engine.proposers.base import Context, PastCandidate, Proposal, UnusableReply
+from engine.proposers.base import DUPLICATES, Context, PastCandidate, Proposal, UnusableReply
 from engine.records import AgentState as Live
 from engine.records import Evaluation, Outcome
 from engine.session import STORE_RETRY_S, Session
@@ -124,7 +124,8 @@ class Guard:
             return None
         number = self._session.programs[sha]
         of = f"candidate #{number}" if number else "a candidate that is being judged"
-        reason = "reply.duplicate" if submission.model else "gate.duplicate"
+        from_model, from_other = DUPLICATES
+        reason = from_model if submission.model else from_other
         return Decision(outcome=Outcome.REJECT, reason=reason, detail=f"the same program as {of}")
 
     async def _bench(self, submission: Submission, solution: Solution) -> tuple[Decision, Evaluation]:

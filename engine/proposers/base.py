@@ -11,6 +11,9 @@ from engine.problems.model import Problem
 from engine.problems.solution import Solution
 from engine.records import DeviceFacts, Evaluation, Mode, Outcome, Usage
 
+DUPLICATES = ("reply.duplicate", "gate.duplicate")
+"""Why a program that was judged before is refused: one of a model's, one of another proposer's."""
+
 
 class PastCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """One earlier attempt of this agent, as the proposer may see it."""
@@ -91,6 +94,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     reference_by_workload_ms: dict[str, float] = {}  # as measured when the campaign began
     profile: str = ""  # five lines about the base kernel, where a profiler exists
     forced_draft: bool = False
+    line_tries: int = 0  # benched tries that the open draft line has had
+    failed: Incumbent | None = None  # the last try, where it was judged and is not right
     taken: Any = frozenset()  # Container[str]: program_sha of all that this campaign has judged or is judging
 
 

@@ -73,6 +73,8 @@ def test_a_draft_leaves_the_strategy_of_the_last_try() -> None:
     for position in range(2, 30):
         choice = choose(SKILLS, history, seed=0, agent="1", ordinal=0, position=position, mode=Mode.DRAFT)
         assert choice.strategy != "fusion"
+    line = choose(SKILLS, history, seed=0, agent="1", ordinal=0, position=2, mode=Mode.DRAFT, line=True)
+    assert line.strategy == "fusion", "its second try develops the first one"
     only = choose(("fusion",), history, seed=0, agent="1", ordinal=0, position=2, mode=Mode.DRAFT)
     assert only.strategy == "fusion"
 

@@ -161,6 +161,26 @@ async def test_a_reject_takes_a_position_and_is_fed_back_in_words(
     assert "reply.wrong-entry-point: no block defines a top-level run(…); it defines forward" in run.prompts()[1]
 
 
+async def test_what_failed_is_shown_to_its_author_and_a_draft_line_goes_on_with_it(
+    campaign: Any, server: Any, api: ModuleType
+) -> None:
+    wrong = [
+        answer(1.0, number).replace("fake: ms=1.0", f"fake: fail=wrong.numerical n{number}") for number in (1, 2)
+    ]
+    server.script.extend(api.Reply(text) for text in [*wrong, answer(1.01, 3), answer(0.5, 4)])
+    run = campaign(agents=1, candidates=4, draft_after=1, stop_after=4)
+    await run.run()
+    rows = run.events(ev.Verdict)
+    assert [v.outcome for v in rows] == ["REVERT", "REVERT", "ACCEPT", "KEEP"]
+    assert len({v.strategy for v in rows[1:]}) == 1 and rows[0].strategy != rows[1].strategy
+    begun, second, third = run.prompts()[1:]
+    assert "# This time: draft\n" in begun and "Write another algorithm" in begun
+    assert "# The program of candidate 1," in begun and "fake: fail=wrong.numerical n1" in begun
+    assert "# This time: draft, try 2 of 3" in second and "fake: fail=wrong.numerical n2" in second
+    assert "# This time: draft, try 3 of 3" in third and "which failed" not in third
+    assert "the last correct candidate of this draft line, 3" in third and "fake: ms=1.01" in third
+
+
 @pytest.mark.parametrize("name", [*ERRORS, *REJECTS])
 async def test_a_campaign_goes_on_whatever_one_of_its_models_does(
     name: str, campaign: Any, server: Any, api: ModuleType

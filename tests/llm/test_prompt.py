@@ -123,6 +123,34 @@ def test_draft(later: Context, skills: SkillSet) -> None:
     golden("draft", propose_prompt(msgspec.structs.replace(later, mode=Mode.DRAFT), skills, BUDGET))
 
 
+def test_a_draft_line_goes_on_with_the_try_that_failed(later: Context, skills: SkillSet) -> None:
+    wrong = python_solution("def run(x, eps):\n    return x.half()\n", definition="d", name="1-5")
+    failed = Incumbent(agent="1", number=8, solution=wrong, latency_ms=None, speedup=None)
+    last = past(8, Outcome.REVERT, reason="wrong.dtype", detail="y is float16", mode=Mode.DRAFT, family="halves")
+    line = msgspec.structs.replace(
+        later, mode=Mode.DRAFT, history=(*later.history, last), failed=failed, line_tries=1, forced_draft=True
+    )
+    prompt = propose_prompt(line, skills, BUDGET)
+    golden("line", prompt)
+    assert "Write another algorithm" not in prompt.text, "it is to go on with what it began"
+
+
+def test_the_reference_is_shown_once_unless_it_is_cut(context: Context, skills: SkillSet) -> None:
+    reference = context.problem.definition.reference
+    assert reference.strip() in propose_prompt(context, skills, BUDGET).text
+    assert propose_prompt(context, skills, BUDGET).text.count(reference.strip()) == 1
+    definition = msgspec.structs.replace(context.problem.definition, reference=reference + "# x\n" * 4000)
+    problem = msgspec.structs.replace(context.problem, definition=definition)
+    seed = python_solution(definition.reference, definition="d", name="seed")
+    long = msgspec.structs.replace(
+        context, problem=problem, base=msgspec.structs.replace(context.base, solution=seed)
+    )
+    whole, cut = (propose_prompt(long, skills, budget).text for budget in (BUDGET, 4000))
+    assert (whole.count("characters left out"), whole.count("the reference, as it is above")) == (0, 1)
+    assert (cut.count("characters left out"), cut.count("the reference, as it is above")) == (1, 0)
+    assert cut.count("# x\n") > 4000, "what it starts from is there in full"
+
+
 def test_forced_draft(later: Context, skills: SkillSet) -> None:
     forced = msgspec.structs.replace(later, mode=Mode.DRAFT, forced_draft=True)
     text = propose_prompt(forced, skills, BUDGET).text
@@ -150,12 +178,14 @@ def test_the_order_of_what_is_cut(later: Context, skills: SkillSet) -> None:
     """With less and less room the parts go in the stated order; what must stay stays."""
     long = python_solution("def run(x, eps):\n    ...\n" + "# line\n" * 100, definition="d", name="2-4")
     sibling = msgspec.structs.replace(later.siblings[0], solution=long)
-    later = msgspec.structs.replace(later, siblings=(sibling,))
+    failed = Incumbent(agent="1", number=4, solution=long, latency_ms=None, speedup=None)
+    later = msgspec.structs.replace(later, siblings=(sibling,), failed=failed)
     full = propose_prompt(later, skills, BUDGET)
     assert full.cuts == 0
     seen: dict[str, int] = {}
     marks = {
-        "sibling source": "data python kernel.py",
+        "sibling source": "memory-layout.\n\n```data python kernel.py",
+        "failed program": "your last try, which failed",
         "protocols": "Conclusions, not logs.",
         "old verdicts": "reply.no-code",
         "trap": "the sum of squares overflows",
@@ -175,7 +205,14 @@ def test_the_order_of_what_is_cut(later: Context, skills: SkillSet) -> None:
         ):
             assert kept in prompt.text
     assert list(seen) == sorted(seen, key=lambda name: seen[name])
-    assert seen == {"sibling source": 2, "protocols": 5, "old verdicts": 8, "trap": 11, "skill": 11}
+    assert seen == {
+        "sibling source": 2,
+        "protocols": 5,
+        "failed program": 8,
+        "old verdicts": 9,
+        "trap": 12,
+        "skill": 12,
+    }
 
 
 def test_a_big_problem_fits_its_budget(later: Context) -> None:

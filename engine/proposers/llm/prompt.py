@@ -34,16 +34,18 @@ CUTS: tuple[dict[str, Any], ...] = (
     {"protocols": False},
     {"wins": 4, "traps": 4, "siblings": 1},
     {"skill": 3000},
+    {"failed": False},
     {"history": 2, "detail": 250},
     {"workloads": 12},
     {"reference": 6000},
     {"skill": 0, "wins": 0, "traps": 0, "siblings": 0},
     {"history": 1, "detail": 160, "workloads": 6, "reference": 2500},
 )
-"""What gives way, in this order, until the prompt fits: siblings' sources, all but the best-ranked memory, older
-verdicts, the protocols, more memory, the skill's later sections, verdicts but the last two, workloads but the
-slowest, the middle of the reference, then the rest of skill, memory and siblings, and for a small window more of
-verdicts, workloads and reference. Never cut: the solution to start from, the last verdict, hints, mode, format."""
+"""What gives way, in this order, until the prompt fits: siblings' sources, all but the best-ranked memory,
+older verdicts, the protocols, more memory, the skill's later sections, the program that failed last, all
+verdicts but two, workloads but the slowest, the middle of the reference, then the rest of skill, memory and
+siblings, and for a small window more of verdicts, workloads and reference. Never cut: the solution to start
+from, the last verdict, hints, mode, format."""
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):

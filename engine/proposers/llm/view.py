@@ -10,6 +10,7 @@ import msgspec
 
 from engine.hardware.peaks import find_peaks
 from engine.problems.model import ConstAxis, ExprAxis, Problem, TensorSpec, Tolerance, Workload
+from engine.problems.reference import is_reference
 from engine.problems.solution import CPP_LANGUAGES, PYTHON_LANGUAGES, Solution
 from engine.proposers.base import Context, Incumbent, MemoryEntry, PastCandidate
 from engine.proposers.llm.fences import longest_fence
@@ -31,6 +32,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     history: int = 10
     detail: int = 800  # characters of a verdict's detail
     protocols: bool = True
+    failed: bool = True
     skill: int | None = None  # characters
     workloads: int | None = None
     reference: int | None = None  # characters
@@ -52,7 +54,7 @@ def values(context: Context, skill: Skill | None, protocols: Sequence[Skill], ro
         "problem": _problem(context.problem, room),
         "kernel_type": context.kernel_type,
         "device": {"name": one_line(context.device.name), "facts": device_facts(context.device)},
-        "base": _base(context),
+        "base": _base(context, room),
         "workloads": shown,
         "workloads_left_out": len(rows) - len(shown),
         "profile": clean(context.profile, 2000),
@@ -63,7 +65,8 @@ def values(context: Context, skill: Skill | None, protocols: Sequence[Skill], ro
         "skill": _skill(skill, room),
         "hints": [clean(hint, 4000) for hint in context.hints],
         "forced": context.forced_draft,
-        "line_open": bool(context.history) and context.history[-1].mode == context.mode,
+        "line_tries": context.line_tries,
+        "failed": _failed(context) if room.failed else None,
         "families": "\n".join(f"- {one_line(family, 80)}" for family in context.tried_families) or "- none yet",
         "protocols": [{"name": p.name, "body": p.body} for p in protocols] if room.protocols else [],
         **_format(context.problem, allowed),
@@ -197,12 +200,16 @@ def _slowest(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return [rows[i] for i in sorted(kept)]
 
 
-def _base(context: Context) -> dict[str, Any]:
+def _base(context: Context, room: Room) -> dict[str, Any]:
+    """The solution to start from; the reference is not shown twice, unless only a part of it is shown above."""
     base, best = context.base, context.best
+    shown = room.reference is None and is_reference(base.solution, context.problem)
     if base.number == 0:
-        title = "the starting solution"
+        title = "the reference, as it is above" if shown else "the starting solution"
     elif base.number == best.number:
         title = f"your best, candidate {base.number}"
+    elif context.line_tries:
+        title = f"the last correct candidate of this draft line, {base.number}"
     else:
         title = f"your working point, candidate {base.number}"
     standing = []
@@ -216,7 +223,15 @@ def _base(context: Context) -> dict[str, Any]:
     if context.reference_ms is not None:
         line += f" The reference takes {digits(context.reference_ms)} ms."
     measured = base.evaluation is not None and bool(base.evaluation.workloads)
-    return {"title": title, "files": _files(base.solution), "standing": line, "measured": measured}
+    files = [] if shown else _files(base.solution)
+    return {"title": title, "files": files, "standing": line, "measured": measured}
+
+
+def _failed(context: Context) -> dict[str, Any] | None:
+    failed = context.failed
+    if failed is None or failed.number == context.base.number:
+        return None
+    return {"number": failed.number, "files": _files(failed.solution)}
 
 
 def _files(solution: Solution) -> list[dict[str, str]]:
