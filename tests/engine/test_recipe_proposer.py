@@ -18,7 +18,7 @@ from engine.problems.library import find_problem
 from engine.problems.model import Problem
 from engine.problems.program import program_sha
 from engine.problems.solution import solution_sha
-from engine.proposers.base import Context, Exhausted, Incumbent, MemoryEntry, PastCandidate
+from engine.proposers.base import Context, Exhausted, Incumbent, MemoryEntry, PastCandidate, Proposal
 from engine.proposers.recipes.choice import (
     CHEAP_TRIES,
     RECIPE,
@@ -27,7 +27,7 @@ from engine.proposers.recipes.choice import (
     Option,
     ordered,
 )
-from engine.proposers.recipes.proposer import fitting, proposal_for
+from engine.proposers.recipes.proposer import RecipeProposer, fitting, proposal_for
 from engine.proposers.recipes.search import Observed, neighbours, points
 from engine.proposers.recipes.tunables import tunables_of, with_values
 from engine.recipes.match import Fit
@@ -121,6 +121,30 @@ def test_proposals_are_new_and_follow_from_the_context_alone(bundled: Problem, f
     rebuilt = msgspec.json.decode(msgspec.json.encode(one), type=tuple[PastCandidate, ...])
     again = context(bundled, position=15, history=rebuilt, taken=taken)
     assert proposal_for(again, fits) == proposal_for(context(bundled, position=15, history=one, taken=taken), fits)
+
+
+async def test_what_was_in_flight_when_its_agent_ended_can_be_proposed_again(bundled: Problem) -> None:
+    """The position is used again, and what is proposed at it follows from the store: the same program."""
+    session: Any = SimpleNamespace(
+        writer=Writer(),
+        problem=bundled,
+        bench=SimpleNamespace(device=cpu_facts()),
+        kernel_type="norm",
+        skills=load_skills(),
+        programs={},
+        reader=None,
+    )
+    live: Any = SimpleNamespace(state=lambda *words: None)
+    shas = []
+    for ended in ("in flight", "judged", "judged"):
+        agent = RecipeProposer(session)
+        proposal = await agent.propose(context(bundled), live)
+        assert isinstance(proposal, Proposal)
+        if ended == "judged":
+            await agent.judged(proposal, Outcome.REVERT, None, "keep.slower")
+        await agent.close()
+        shas.append(program_sha(proposal.solution))
+    assert shas[0] == shas[1] != shas[2]
 
 
 def test_fitted_recipes_come_before_wrappers_of_the_reference(bundled: Problem, fits: dict[str, Fit]) -> None:

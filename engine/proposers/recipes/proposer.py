@@ -53,6 +53,7 @@ class RecipeProposer:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._unjudged = ""  # the program that is with the guard
 
     async def strategies(self, eligible: Sequence[str]) -> tuple[str, ...]:
         """Those of ``eligible`` that carry a recipe for this problem.
@@ -85,6 +86,7 @@ class RecipeProposer:
                 sha = program_sha(proposal.solution)
                 if sha not in proposed:  # nobody was quicker meanwhile
                     proposed.add(sha)
+                    self._unjudged = sha
                     return proposal
             except Exhausted as error:
                 if self._others_write(context.agent):
@@ -99,9 +101,11 @@ class RecipeProposer:
     ) -> None:
         if outcome is Outcome.ERROR:  # the machine's fault: it may be proposed again
             _proposed.get(self._session.writer, set()).discard(program_sha(proposal.solution))
+        self._unjudged = ""
 
     async def close(self) -> None:
-        return None
+        """What an agent had in flight when it was stopped, or crashed, may be proposed again."""
+        _proposed.get(self._session.writer, set()).discard(self._unjudged)
 
     def _others_write(self, agent: str) -> bool:
         """Whether an agent that is no recipe agent still works where this one can see its best."""
