@@ -34,7 +34,7 @@ _UNIT = (
 )
 _NUMBER = r"[~≈<>≤≥+−-]*\d+(?:[.,]\d+)?"
 _CLAIM = re.compile(
-    rf"(?<![\w.]){_NUMBER}(?:\s?[-–]\s?\d+(?:[.,]\d+)?)?(?:\s?(?:%|×)|x(?![\w/])|(?:\s|-)?(?:{_UNIT})(?![\w/]))"
+    rf"(?<![\w.]){_NUMBER}(?:\s?[-–]\s?\d+(?:[.,]\d+)?)?(?:\s?%|\s?×(?!\w|\s?\d)|x(?![\w/])|(?:\s|-)?(?:{_UNIT})(?![\w/]))"
     rf"|(?<!\w)(?:ms|us|µs|speed-?up|latency|runtime|gain)\s?[=:]\s?{_NUMBER}"
     rf"|(?<!\w)(?:by a factor|speed-?up|gain) of (?:about )?{_NUMBER}"
     rf"|(?<![\w.]){_NUMBER}\s?[x×]?\s?(?:faster|slower|quicker)(?!\w)",
