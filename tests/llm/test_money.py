@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.proposers.llm.access import _price
 from engine.proposers.llm.money import (
     Caps,
     Counted,
@@ -63,3 +64,10 @@ def test_an_unknown_price_stays_unknown() -> None:
 )
 def test_which_cap_applies(price: Price | None, usd: float | None, tokens: int | None, caps: Caps) -> None:
     assert caps_for(price, usd, tokens) == caps
+
+
+def test_dear_thoughts_are_within_what_is_put_aside() -> None:
+    """Some providers take more for a token of thought than for one of the answer, and count both as the reply."""
+    listed = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6, "output_cost_per_reasoning_token": 8e-6}
+    assert _price(listed) == Price(prompt=1e-6, reply=8e-6)
+    assert _price({**listed, "output_cost_per_reasoning_token": 1e-6}) == Price(prompt=1e-6, reply=2e-6)

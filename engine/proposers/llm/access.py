@@ -142,11 +142,14 @@ def _listed(litellm: Any, route: str) -> Mapping[str, Any]:
 
 
 def _price(listed: Mapping[str, Any]) -> Price | None:
+    """Thought is a part of the reply's tokens: where it costs more, the whole reply is taken to cost that."""
     prompt, reply = listed.get("input_cost_per_token"), listed.get("output_cost_per_token")
     if prompt is None or reply is None:
         return None
     cached = listed.get("cache_read_input_token_cost")
-    return Price(prompt=float(prompt), reply=float(reply), cached=None if cached is None else float(cached))
+    thought = listed.get("output_cost_per_reasoning_token") or 0.0
+    dearest = max(float(reply), float(thought))
+    return Price(prompt=float(prompt), reply=dearest, cached=None if cached is None else float(cached))
 
 
 def _tokens(value: Any) -> int | None:
