@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from engine.config import CampaignConfig
+from engine.guard import archive
 from engine.guard import plateau as plateau_policy
-from engine.guard.archive import working_point
 from engine.guard.plateau import PlateauConfig, PlateauState
 from engine.proposers.base import PastCandidate
 from engine.records import Mode, Outcome
@@ -126,13 +126,12 @@ def after_verdict(state: AgentState, past: PastCandidate, config: PlateauConfig)
     line = plateau_policy.after_verdict(
         state.plateau, past.outcome, config, number=past.number, correct=was_correct(past)
     )
-    history = (*state.history, past)
-    working = working_point(((p.number, p.outcome) for p in history), state.vetoed)
+    best, working = archive.after(state.best, state.working, past.number, past.outcome)
     return msgspec.structs.replace(
         state,
-        history=history,
+        history=(*state.history, past),
         plateau=line,
-        best=past.number if past.outcome is Outcome.KEEP else state.best,
+        best=best,
         working=working,
         errors=0,
     )
@@ -149,7 +148,7 @@ def without(state: AgentState, number: int) -> AgentState:
         state,
         vetoed=vetoed,
         best=keeps[-1] if keeps else 0,
-        working=working_point(((p.number, p.outcome) for p in state.history), vetoed),
+        working=archive.working_point(((p.number, p.outcome) for p in state.history), vetoed),
         plateau=line,
     )
 

@@ -25,10 +25,15 @@ def working_point(outcomes: Iterable[tuple[int, Outcome]], vetoed: Iterable[int]
     for number, outcome in outcomes:
         if number in gone:
             working = best if outcome in (Outcome.KEEP, Outcome.ACCEPT, Outcome.REVERT) else working
-        elif outcome is Outcome.KEEP:
-            best = working = number
-        elif outcome is Outcome.ACCEPT:
-            working = number
-        elif outcome is Outcome.REVERT:
-            working = best
+        else:
+            best, working = after(best, working, number, outcome)
     return working
+
+
+def after(best: int, working: int, number: int, outcome: Outcome) -> tuple[int, int]:
+    """(best, working point) after one more outcome."""
+    if outcome is Outcome.KEEP:
+        return number, number
+    if outcome is Outcome.ACCEPT:
+        return best, number
+    return best, best if outcome is Outcome.REVERT else working

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine import budget
-from engine.agent_state import AgentState, after_verdict, base_number, begun
+from engine.agent_state import AgentState, after_verdict, base_number, begun, without
 from engine.config import CampaignConfig
-from engine.guard import plateau
+from engine.guard import archive, plateau
 from engine.guard.plateau import LINE_TRIES, PlateauConfig
 from engine.guard.stop import AgentStanding, CampaignStanding, split_budget, stop_reason
 from engine.memory import Lesson, adding, trap_of, win_of
@@ -179,6 +179,26 @@ def test_no_sequence_of_verdicts_breaks_a_rule(
         _plateau_holds(before, play.states[step.agent], step, rules)
         _budget_holds(play, budget)
         _retention_holds(play, cap)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["KEEP", "ACCEPT", "REVERT", "REJECT"]), st.integers(0, 20)), max_size=30)
+)
+def test_best_and_working_point_are_those_of_the_whole_history(steps: list[tuple[str, int]]) -> None:
+    """They are moved verdict by verdict; now and then the KEEP of so many steps ago, if it was one, is vetoed."""
+    state, rules = AgentState(name="1"), PlateauConfig(r_stop=10**6)
+    for number, (outcome, back) in enumerate(steps, 1):
+        past = PastCandidate(
+            number=number, position=number, mode=Mode.REFINE, strategy="s", family="", outcome=Outcome(outcome)
+        )
+        state = after_verdict(state, past, rules)
+        vetoed = number - back
+        if vetoed > 0 and state.history[vetoed - 1].outcome is Outcome.KEEP:
+            state = without(state, vetoed)
+        standing = [p.number for p in state.history if p.outcome is Outcome.KEEP and p.number not in state.vetoed]
+        assert state.best == (standing[-1] if standing else 0)
+        whole = [(p.number, p.outcome) for p in state.history]
+        assert state.working == archive.working_point(whole, state.vetoed)
 
 
 def _stopped_rightly(play: Play, agent: int, reason: StopReason) -> None:
