@@ -30,7 +30,8 @@ from engine.store.reader import StoreReader
 from engine.store.rows import MemoryWrite
 from engine.store.tx import Tx
 
-PAGE = 500
+PAGE = 100
+"""Candidates that are read at once."""
 
 
 async def admit(session: Session) -> None:
@@ -54,7 +55,7 @@ async def admit(session: Session) -> None:
         await asyncio.wait([tracing])
     if session.config.memory_from and not session.reader.memo("").get("carried"):
         await _carry_over(session, session.config.memory_from)
-    _bring_back(session)
+    await _bring_back(session)
     await _tell_left_out(session)
 
 
@@ -236,8 +237,11 @@ async def _carry_over(session: Session, campaign: str) -> None:
     await session.writer.transact(run)
 
 
-def _bring_back(session: Session) -> None:
-    """Agents with the state that their stored verdicts leave them in, and every source judged so far."""
+async def _bring_back(session: Session) -> None:
+    """Agents with the state that their stored verdicts leave them in, and every source judged so far.
+
+    Ten thousand sources take seconds: whoever asks the engine meanwhile is answered between two pages.
+    """
     known = session.summary.agents
     for name, summary in known.items():
         control = AgentControl(spec=summary.spec, state=rebuilt_state(session, name))
@@ -255,6 +259,7 @@ def _bring_back(session: Session) -> None:
             if solution is not None:
                 session.programs.setdefault(program_sha(solution), row.number)
         after = rows[-1].number
+        await asyncio.sleep(0)
 
 
 def rebuilt_state(session: Session, agent: str) -> AgentState:

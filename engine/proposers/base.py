@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -96,7 +96,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     forced_draft: bool = False
     line_tries: int = 0  # benched tries that the open draft line has had
     failed: Incumbent | None = None  # the last try, where it was judged and is not right
-    taken: Any = frozenset()  # Container[str]: program_sha of all that this campaign has judged or is judging
+    taken: Mapping[str, int] = {}  # number by program_sha of all that this campaign judged; 0: is being judged
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):

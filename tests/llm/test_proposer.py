@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from engine.errors import StoreError
+from engine.problems.program import program_sha
 from engine.proposers.base import (
     AskAgain,
     BudgetSpent,
@@ -424,32 +425,29 @@ async def test_a_repair_that_never_ends_leaves_the_first_reply_as_it_was(
     assert reply.usage is not None and reply.usage.cost_usd == pytest.approx(totals.charged_usd)
 
 
-async def test_a_program_that_was_tried_before_is_a_duplicate(
-    server: Any, make: Any, context: Context, live: Any
-) -> None:
-    proposer = make()
-    first = await proposer.propose(context, live)
-    assert isinstance(first, Proposal)
-    await proposer.judged(first, Outcome.ERROR, None, "fault.device")
-    again = await proposer.propose(context, live)
-    assert isinstance(again, Proposal), "it was no verdict: the position is used again, with the same reply"
-    await proposer.judged(again, Outcome.REVERT, None, "keep.slower")
-    later = msgspec.structs.replace(context, position=2)
-    second = await proposer.propose(later, live)
-    assert isinstance(second, UnusableReply) and second.reason == "reply.duplicate"
-    assert "position 1" in second.detail
-
-
-async def test_after_a_restart_earlier_programs_are_known_from_the_store(
+async def test_a_program_that_was_judged_before_is_a_duplicate(
     server: Any, make: Any, context: Context, live: Any
 ) -> None:
     first = await make().propose(context, live)
     assert isinstance(first, Proposal)
-    past = PastCandidate(number=1, position=1, mode=Mode.REFINE, strategy="s", family="f", outcome=Outcome.REVERT)
-    later = msgspec.structs.replace(context, position=2, history=(past,))
-    renewed = make(recorded=lambda: [(1, first.solution)])
-    second = await renewed.propose(later, live)
+    sha = program_sha(first.solution)
+    past = PastCandidate(number=7, position=1, mode=Mode.REFINE, strategy="s", family="f", outcome=Outcome.REVERT)
+    later = msgspec.structs.replace(context, position=2, history=(past,), taken={sha: 7})
+    second = await make().propose(later, live)
     assert isinstance(second, UnusableReply) and second.reason == "reply.duplicate"
+    assert "position 1" in second.detail
+    another = msgspec.structs.replace(later, taken={sha: 8})
+    assert isinstance(await make().propose(another, live), Proposal), "another agent's: the guard names its number"
+
+
+async def test_a_program_that_a_fault_kept_from_being_judged_may_be_proposed_again(
+    server: Any, make: Any, context: Context, live: Any
+) -> None:
+    proposer = make()
+    for _ in range(2):
+        reply = await proposer.propose(context, live)
+        assert isinstance(reply, Proposal)
+        await proposer.judged(reply, Outcome.ERROR, None, "fault.device")
 
 
 async def test_cancelling_hangs_up_at_once_and_charges_in_full(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -13,11 +12,9 @@ from engine.proposers.llm.pool import ModelPool
 from engine.proposers.llm.proposer import LlmProposer
 
 if TYPE_CHECKING:
-    from engine.problems.solution import Solution
     from engine.session import AgentControl, Session
     from engine.store.writer import StoreWriter
 
-PAGE = 200
 _pools: WeakKeyDictionary[StoreWriter, ModelPool] = WeakKeyDictionary()
 
 
@@ -31,14 +28,6 @@ def build_llm(session: Session, control: AgentControl) -> LlmProposer:
     def caps() -> Caps:
         return Caps(usd=session.summary.max_cost_usd, tokens=config.max_tokens_total)
 
-    def recorded() -> Iterator[tuple[int, Solution]]:
-        after = 0
-        while rows := session.reader.candidates_after(after, PAGE):
-            for row in rows:
-                if row.agent == spec.name and row.solution and (solution := session.reader.solution(row.number)):
-                    yield row.position, solution
-            after = rows[-1].number
-
     return LlmProposer(
         config=config,
         agent=spec.name,
@@ -47,7 +36,6 @@ def build_llm(session: Session, control: AgentControl) -> LlmProposer:
         ledger=session.writer,
         skills=lambda: session.skills,
         caps=caps,
-        recorded=recorded,
     )
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from engine.config import CampaignConfig
 from engine.errors import StoreError
 from engine.problems.program import program_sha
-from engine.problems.solution import Solution
 from engine.proposers.base import (
     AskAgain,
     BudgetSpent,
@@ -41,10 +40,7 @@ FINE_DETAIL = 1000
 
 
 class LlmProposer:
-    """One agent's LLM; ``model`` is its own one. ``skills`` and ``caps`` are asked anew for each proposal.
-
-    ``recorded`` gives the agent's earlier (position, solution) pairs when a campaign goes on after a restart.
-    """
+    """One agent's LLM; ``model`` is its own one. ``skills`` and ``caps`` are asked anew for each proposal."""
 
     name = "llm"
 
@@ -58,15 +54,11 @@ class LlmProposer:
         ledger: Ledger,
         skills: Callable[[], SkillSet],
         caps: Callable[[], Caps],
-        recorded: Callable[[], Iterable[tuple[int, Solution]]] | None = None,
     ) -> None:
         self._config = config
         self._agent, self._own = agent, model
         self._pool, self._caller = pool, Caller(agent, ledger, caps)
         self._skills = skills
-        self._recorded = recorded
-        self._earlier: dict[str, int] | None = None  # position by program, of all that were judged
-        self._position = 0  # of the proposal that was asked for last
         self._served = pool.planned(model, 0)
         self.model: str | None = self._served.name
         # Only an agent that sees its siblings finds the constants that they declare.
@@ -103,9 +95,7 @@ class LlmProposer:
     async def judged(
         self, proposal: Proposal, outcome: Outcome, evaluation: Evaluation | None, reason: str
     ) -> None:
-        """Remember the program, but for an ERROR: that was not the program's, which may be proposed again."""
-        if outcome is not Outcome.ERROR and self._earlier is not None:
-            self._earlier.setdefault(program_sha(proposal.solution), self._position)
+        return None
 
     async def close(self) -> None:
         """Hang up what is left and have every call in the ledger, in a few seconds at most."""
@@ -117,7 +107,7 @@ class LlmProposer:
         self.model = self._served.name
         turn.live.state(AgentState.WAITING_MODEL, self.model)
         facts = await access.facts_of(self._served)
-        earlier = await self._programs(context)
+        earlier = _earlier(context)
         asked = Asked(model=self._served, price=facts.price, window=self._window(self._served, facts))
         asked, prompt, reply = await self._first_reply(turn, asked, facts)
         read = self._read(reply, context, earlier)
@@ -202,16 +192,6 @@ class LlmProposer:
             earlier=earlier,
         )
 
-    async def _programs(self, context: Context) -> dict[str, int]:
-        """The agent's earlier programs by :func:`program_sha`; read back from the store once after a restart."""
-        self._position = context.position
-        if self._earlier is None:
-            self._earlier = {}
-            if context.history and self._recorded is not None:
-                for position, solution in self._recorded():
-                    self._earlier.setdefault(program_sha(solution), position)
-        return self._earlier
-
     def _finished(
         self, turn: Turn, prompt: Prompt, reply: Said, read: Parsed | Unusable
     ) -> Proposal | UnusableReply:
@@ -238,6 +218,12 @@ class LlmProposer:
             reply=said,
             usage=turn.bill(),
         )
+
+
+def _earlier(context: Context) -> dict[str, int]:
+    """Position by :func:`program_sha` of what was judged of the agent before."""
+    positions = {past.number: past.position for past in context.history}
+    return {sha: positions[number] for sha, number in context.taken.items() if number in positions}
 
 
 def _too_late(turn: Turn) -> ModelFailure:

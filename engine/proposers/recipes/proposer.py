@@ -79,7 +79,7 @@ class RecipeProposer:
         measured = measured_candidates(context, self._session.reader)
         proposed = _proposed.setdefault(self._session.writer, set())
         while True:
-            taken = frozenset((*self._session.programs, *proposed))
+            taken = dict.fromkeys(proposed, 0) | self._session.programs
             try:
                 asked = msgspec.structs.replace(context, taken=taken)
                 proposal = await asyncio.to_thread(proposal_for, asked, fits, measured)
