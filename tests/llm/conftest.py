@@ -16,7 +16,7 @@ from engine.config import CampaignConfig
 from engine.problems.model import ConstAxis, Definition, Problem, TensorSpec, VarAxis, Workload
 from engine.problems.solution import python_solution
 from engine.proposers.base import Context, Incumbent
-from engine.proposers.llm import Caps, LlmProposer, ModelPool
+from engine.proposers.llm import Caps, LlmProposer, ModelPool, access
 from engine.records import DeviceFacts, Evaluation, Mode, WorkloadResult
 from engine.skills import Skill, SkillSet
 from engine.store.create import create_database
@@ -66,6 +66,7 @@ def api() -> ModuleType:
 
 @pytest.fixture
 async def server() -> AsyncIterator[Any]:
+    await access.load()  # seconds, many on a busy machine, that no test's deadline is about
     async with openai_server.Server(default=openai_server.Reply(GOOD)) as running:
         yield running
 
