@@ -17,7 +17,7 @@ import msgspec
 from engine import budget, strategy
 from engine.agent_state import AgentState, base_number, begun
 from engine.breaker import ERROR_STREAK, backoff_s
-from engine.errors import KernelArcError
+from engine.errors import BadInput, KernelArcError
 from engine.guard.guard import Guard, Judged, Submission
 from engine.guard.plateau import draft_due
 from engine.guard.plateau import mode as plateau_mode
@@ -38,6 +38,7 @@ from engine.proposers.base import (
 from engine.records import AgentState as Live
 from engine.records import Mode, Outcome, StopReason, Usage
 from engine.session import AgentControl, Session
+from engine.skills import SkillSet
 from engine.store import events as ev
 from engine.text import clean, one_line
 
@@ -51,19 +52,18 @@ Standing = tuple[int, StopReason | None, str]
 
 @dataclass
 class Agent:
-    """``eligible`` are the strategies it may use, in the skills' order of promise.
-
-    ``fitting``: how many suit the kernel, of which its proposer can serve those.
-    """
+    """``eligible`` says which strategies suit the kernel, in the skills' order of promise."""
 
     session: Session
     control: AgentControl
     proposer: Proposer
     guard: Guard
-    eligible: tuple[str, ...]
+    eligible: Callable[[], tuple[str, ...]]
     patient: bool = False  # waits for a person: no deadline per proposal
     clock: Callable[[], float] = time.time
-    fitting: int = 0
+    _skills: SkillSet | None = None  # whose strategies these are
+    _strategies: tuple[str, ...] = ()
+    _fitting: int = 0  # how many suit the kernel, of which its proposer can serve those
 
     @property
     def name(self) -> str:
@@ -71,14 +71,12 @@ class Agent:
 
     async def run(self) -> Stop:
         """Propose until stopped; says why. Cancelling it stops at once and loses the candidate in flight."""
-        if isinstance(self.proposer, Choosy):
-            self.fitting = len(self.eligible)
-            self.eligible = await self.proposer.strategies(self.eligible) or self.eligible
         while True:
             await self._while_paused()
             stop = self._stop()
             if stop is not None:
                 return stop
+            await self._look_at_skills()
             others = self._others()  # as they are before anybody looks, so that no news falls between
             context = await self._prepare()
             started = time.monotonic()
@@ -98,6 +96,25 @@ class Agent:
                 await self._error(error.reason, error.detail, error.usage)
                 continue
             await self._submit(context, reply, started)
+
+    async def _look_at_skills(self) -> None:
+        """Skills that come or go while the campaign runs count from the next proposal on.
+
+        Where none of those is left that the campaign names, the agent goes on with what it has.
+        """
+        if self._skills is self.session.skills:
+            return
+        first, self._skills = self._skills is None, self.session.skills
+        try:
+            found = self.eligible()
+        except BadInput:
+            if first:
+                raise
+            return
+        if isinstance(self.proposer, Choosy):
+            self._fitting = len(found)
+            found = await self.proposer.strategies(found) or found
+        self._strategies = found
 
     def _stop(self) -> Stop | None:
         summary = self.session.summary
@@ -188,7 +205,7 @@ class Agent:
         if wanted:
             return wanted
         choice = strategy.choose(
-            self.eligible,
+            self._strategies,
             state.history,
             seed=self.session.config.seed,
             agent=self.name,
@@ -196,7 +213,7 @@ class Agent:
             position=state.position,
             mode=plateau_mode(state.plateau, self.session.plateau),
             line=state.plateau.line_tries > 0,
-            of=self.fitting,
+            of=self._fitting,
         )
         if choice.strategy != self.session.summary.agents[self.name].strategy:
             await self.session.record(ev.StrategyChosen(agent=self.name, strategy=choice.strategy, why=choice.why))

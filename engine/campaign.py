@@ -203,7 +203,7 @@ class Launcher:
                 control=control,
                 proposer=proposer,
                 guard=self._guard,
-                eligible=eligible_strategies(session),
+                eligible=lambda: eligible_strategies(session),
                 patient=control.spec.proposer in PATIENT,
             )
             return await agent.run()

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stub_proposer import in_order
+from stub_proposer import in_order, slowly_better
 
 from engine.errors import BadInput
 from engine.proposers import build_proposer
@@ -223,3 +223,24 @@ async def test_a_skill_that_was_broken_before_the_start_is_reported(lab, private
     assert summary.candidates == 1
     told = [e for e in campaign.events(ev.SkillReloaded) if not e.ok]
     assert [(e.name, "frontmatter" in e.detail) for e in told] == [("half-done", True)]
+
+
+async def test_a_skill_that_is_added_while_a_campaign_runs_is_tried(lab, private_home: Path) -> None:  # type: ignore[no-untyped-def]
+    folder = private_home / "config" / "kernelarc" / "skills" / "fewer-passes"
+    folder.parent.mkdir(parents=True)
+    campaign = lab(slowly_better, candidates=5000, delay_s=0.02, draft_after=3000, stop_after=4000)
+    running = campaign.start()
+    await wait_for(lambda: len(campaign.contexts) > 2)
+    folder.mkdir()
+    (folder / "SKILL.md").write_text(
+        "---\nname: fewer-passes\ndescription: One pass.\n---\n# Fewer passes\nRead once.\n"
+    )
+    await wait_for(lambda: any(context.strategy == "fewer-passes" for context in campaign.contexts))
+    (folder / "SKILL.md").unlink()
+    folder.rmdir()
+    await wait_for(lambda: "fewer-passes" not in campaign.launcher.session.skills.skills)
+    seen = len(campaign.contexts)
+    await wait_for(lambda: len(campaign.contexts) > seen + 12)
+    assert all(context.strategy != "fewer-passes" for context in campaign.contexts[seen + 1 :])
+    assert (await campaign.order("stop")).ok
+    await running
