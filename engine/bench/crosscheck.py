@@ -28,7 +28,7 @@ import msgspec
 
 from engine.bench.contender import Block
 from engine.bench.overhead import ByCalls, Overhead, per_call_ms, spread_ms, typical_ms
-from engine.bench.stats import TimingCheck, check_timing
+from engine.bench.stats import POSSIBLE_SHARE, TimingCheck, check_timing
 
 _BLOCK_SLACK_MS = 0.3
 """By how much two processes may differ in what a block costs beside its calls."""
@@ -170,12 +170,16 @@ def device_check(
     # A slope below the claim is an error of the clock, as much as pairs that differ are.
     error_ms = max(median(slopes) - min(slopes), -check.excess_ms, 0.0)
     blind_ms = error_ms + (max(idle) - median(idle)) + check.allowed_ms
+    denied = excess_ms > check.allowed_ms
+    least_ms = POSSIBLE_SHARE * (bound_ms or 0.0)
+    below = check.below_bound and (denied or least_ms - claimed_ms < blind_ms)
     return msgspec.structs.replace(
         check,
         slope_ms=median(slopes),
-        suspect=check.below_bound or excess_ms > check.allowed_ms,
+        suspect=below or denied,
         weak=check.weak or blind_ms > claimed_ms,
         excess_ms=excess_ms,
+        below_bound=below,
     )
 
 

@@ -63,7 +63,7 @@ async def device_checks(
                     hidden = candidate.makes_inputs and _making_ms(trial, workload) > claim
                     check = msgspec.structs.replace(check, weak=check.weak or hidden)
                 checks[workload] = check
-                if check is None or not check.suspect or check.below_bound:
+                if check is None or not check.suspect or blind(check):
                     break
             if check is not None and not fresh and too_busy(check):
                 break
@@ -76,6 +76,11 @@ async def device_checks(
 def too_busy(check: TimingCheck) -> bool:
     """A claim denied by more than the longest prelude hides. Pure."""
     return check.suspect and check.excess_ms > HIDDEN_MS and not check.below_bound
+
+
+def blind(check: TimingCheck) -> bool:
+    """A claim below what is possible, and the clock sees nothing either way: more blocks would not. Pure."""
+    return check.below_bound and check.excess_ms <= check.allowed_ms
 
 
 def travelling(specs: Sequence[WorkloadSpec], slots: Sequence[int], asked: Iterable[int]) -> set[int]:
@@ -136,7 +141,7 @@ async def _asked(
             )
             renewed.add(waits)
             check = device_check(blocks, claim_ms, k, overhead, trial.session.least_ms(workload))
-            if check is None or not check.suspect or check.below_bound:
+            if check is None or not check.suspect or blind(check):
                 return check
         if check is not None and too_busy(check) and sum(block.wall_ns for block in blocks) > _PROVEN_S * 1e9:
             return check  # more pairs would only hold the device

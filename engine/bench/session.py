@@ -320,7 +320,7 @@ class Session:
         return self.bounds.get(self.specs[workload].uuid)
 
     def least_ms(self, workload: int) -> float | None:
-        """A claim below it is forged, whatever precision it was computed in."""
+        """A claim below it is not believed unless a clock agrees, whatever precision it was computed in."""
         bound = self.bound_of(workload)
         return None if bound is None else bound.least_ms
 

@@ -293,11 +293,12 @@ class TimingCheck(msgspec.Struct, frozen=True, kw_only=True):
     slope_ms: float
     excess_ms: float  # slope - claimed - overhead
     allowed_ms: float
-    below_bound: bool
+    below_bound: bool  # the claim is below what is possible, and no clock says that it is true all the same
 
 
 WEAK_BELOW_MS = 0.010
 _MIN_EXCESS_MS = 0.005
+POSSIBLE_SHARE = 0.8  # of the lower bound: peaks are datasheets', and clocks go a little beyond them
 
 
 def check_timing(
@@ -318,7 +319,7 @@ def check_timing(
     slope = (wall_2k_ms - wall_k_ms) / k
     excess = slope - claimed_ms - overhead_ms
     allowed = max(0.10 * claimed_ms, _MIN_EXCESS_MS)
-    below = bound_ms is not None and claimed_ms < 0.8 * bound_ms
+    below = bound_ms is not None and claimed_ms < POSSIBLE_SHARE * bound_ms
     return TimingCheck(
         suspect=excess > allowed or below,
         weak=claimed_ms < WEAK_BELOW_MS,
@@ -330,5 +331,5 @@ def check_timing(
 
 
 def timing_is_forged(first: TimingCheck, second: TimingCheck) -> bool:
-    """Both runs exceed the allowance, or a claim is below 0.8 × the lower bound: what makes ``hack.timing``."""
-    return first.below_bound or second.below_bound or (first.suspect and second.suspect)
+    """Both runs contradict the claim, be it by the clock or, where the clock is blind, by the lower bound."""
+    return first.suspect and second.suspect

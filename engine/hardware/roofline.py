@@ -2,8 +2,8 @@
 
 ``bound_ms = max(FLOPs / rate by unit and type, mandatory bytes / bandwidth)``. Mandatory bytes are the needed
 elements of the inputs and all outputs, each moved once; matrix and vector units may overlap with each other and
-with memory. Overheads are left out on purpose (a launch takes ``launch_floor_ms`` by itself): no honest
-measurement lies below the bound.
+with memory. Overheads are left out on purpose (a launch takes ``launch_floor_ms`` by itself): who does what the
+reference does cannot be faster.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def bounds(problem: Problem, gpu_name: str, graphs: Mapping[str, TraceGraph] | N
 
 
 def least_ms(workload: Workload, graph: TraceGraph, peaks: Peaks) -> float:
-    """What no kernel can beat, in whatever precision of eight bits and more it computes, milliseconds.
+    """What the reference's work takes in whatever precision of eight bits and more, milliseconds.
 
-    Correctness says which precision will do; a time is called impossible only if the device cannot do it at all.
+    Correctness says which precision will do. A time below it is that of other work, or not true.
     """
     short = [rate for name, rate in peaks.tensor.items() if not name.startswith("float4")]
     flops = sum(flops for key, flops in graph.flops.items() if key.startswith("tensor:"))

@@ -142,6 +142,24 @@ def test_on_a_gpu_what_keeps_the_device_busy_must_be_claimed(
     assert check is not None and check.suspect is suspect
 
 
+@pytest.mark.parametrize(
+    ("claimed_ms", "real_ms", "bound_ms", "forged"),
+    [
+        (0.1, 0.1, 1.0, False),  # a cache that is mostly masked, products in a cheaper order: the clock sees it
+        (0.1, 1.0, 1.0, True),
+        (0.1, 0.1, 0.1, False),
+        (0.002, 0.002, 0.006, True),  # what lies between them is less than this clock can see
+        (0.002, 0.006, 0.006, True),
+    ],
+)
+def test_below_the_bound_a_claim_needs_a_clock_that_agrees(
+    claimed_ms: float, real_ms: float, bound_ms: float, forged: bool
+) -> None:
+    idle = overhead_of(prelude_blocks(16, 2_000))
+    check = device_check(prelude_blocks(16, int(real_ms * MS)), claimed_ms, 16, idle, bound_ms)
+    assert check is not None and check.suspect is forged and check.below_bound is forged
+
+
 def reading(mhz: float, *why: str) -> ClockReading:
     return ClockReading(sm_mhz=mhz, throttle=why)
 

@@ -247,4 +247,5 @@ def test_one_disturbed_run_is_no_proof() -> None:
     bad = stats.check_timing(1.0, 100, 250, 100)
     impossible = stats.check_timing(1.0, 100, 200, 100, bound_ms=2.0)
     assert not stats.timing_is_forged(good, bad) and not stats.timing_is_forged(bad, good)
-    assert stats.timing_is_forged(bad, bad) and stats.timing_is_forged(impossible, good)
+    assert stats.timing_is_forged(bad, bad) and stats.timing_is_forged(impossible, impossible)
+    assert not stats.timing_is_forged(impossible, good), "a clock that sees well enough has cleared it"
