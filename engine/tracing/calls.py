@@ -12,6 +12,7 @@ import torch
 from engine.tracing.rules import OpInfo
 
 _INTEGER_FACTORIES = ("randint", "randperm", "tril_indices", "triu_indices")
+_COUNTED = 1 << 24  # indices that are looked through for equal ones
 _SIZED_BY_NUMBER = ("arange", "randperm", "linspace", "logspace", "eye", "tril_indices", "triu_indices")
 
 
@@ -92,19 +93,43 @@ def gathered_elements(info: OpInfo, args: Any, source: torch.Tensor, indices: li
         return None
     index = indices[0]
     if info.base in ("gather", "take", "masked_select"):
-        return float(index.numel()) if index.dtype is not torch.bool else None
+        if index.dtype is torch.bool:
+            return None
+        return float(_distinct_along(index, args[1] if info.base == "gather" else None))
     if index.dtype is torch.bool:
         share = index.count_nonzero() / max(index.numel(), 1) if _real(index) else None
         return None if share is None else float(share) * source.numel()
-    if len(indices) > 1:
-        return float(max(i.numel() for i in indices) * math.prod(source.shape[len(indices) :]))
-    axis = 0
+    axes = [0]
     if info.base == "index_select":
-        axis = args[1]
+        axes = [args[1]]
     elif info.base in ("index", "_unsafe_index"):
-        axis = next(n for n, item in enumerate(args[1]) if isinstance(item, torch.Tensor))
-    rows = index.unique().numel() if _real(index) else index.numel()
-    return float(rows * (source.numel() // max(source.shape[axis], 1)))
+        axes = [n for n, item in enumerate(args[1]) if isinstance(item, torch.Tensor)]
+        if any(item.dtype is torch.bool for item in indices):
+            return None  # a mask may stand for several axes
+    sizes = [source.shape[axis] for axis in axes]
+    return float(_distinct(indices, sizes) * (source.numel() // max(math.prod(sizes), 1)))
+
+
+def _distinct(indices: list[torch.Tensor], sizes: list[int]) -> int:
+    """Different places that these indices, taken together, name; those of data that are not here all differ."""
+    count = math.prod(torch.broadcast_shapes(*(index.shape for index in indices)))
+    if count > _COUNTED or not all(map(_real, indices)):
+        return int(count)
+    place = torch.zeros((), dtype=torch.int64)
+    for index, size in zip(indices, sizes, strict=True):
+        place = place * size + index % max(size, 1)
+    return int(place.unique().numel())
+
+
+def _distinct_along(index: torch.Tensor, axis: int | None) -> int:
+    """Different entries, within each line along ``axis``."""
+    if index.numel() > _COUNTED or index.numel() == 0 or index.dim() == 0 or not _real(index):
+        return int(index.numel())
+    if axis is None:
+        return int(index.unique().numel())
+    ordered = index.sort(dim=axis).values
+    steps = ordered.diff(dim=axis).count_nonzero()
+    return int(steps) + int(index.numel() // index.shape[axis])
 
 
 def _real(tensor: torch.Tensor) -> bool:

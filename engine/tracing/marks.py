@@ -53,6 +53,22 @@ def attention_fraction(
     return share if value.structured and share is not None else 1.0
 
 
+def vector_type(info: OpInfo, out: torch.Tensor) -> str:
+    """In which an operator may compute: two short numbers at a time where each result is rounded by itself."""
+    if out.dtype is torch.float64:
+        return "float64"
+    short = info.kind == "pointwise" and out.dtype in (torch.bfloat16, torch.float16)
+    return name_of(out.dtype) if short else "float32"
+
+
+def vector_fraction(info: OpInfo, reads: list[Value]) -> float:
+    """Share of its elements that an operator must compute: not those that a mask removes, and no constants."""
+    if reads and all(read.structured for read in reads):
+        return 0.0
+    kept = [read.kept for read in reads if read.kept is not None]
+    return min(kept) if kept and info.kind in (*_CARRIES_MASK, "reduction") else 1.0
+
+
 def set_fraction(value: Value, tensor: torch.Tensor) -> float | None:
     """Fraction of a structured boolean tensor that is true; measured where it is real."""
     if not value.structured or tensor.dtype is not torch.bool:

@@ -30,13 +30,14 @@ from engine.tracing.calls import (
 )
 from engine.tracing.fallbacks import CHOOSING, likely_true, with_indices, without_meta_kernel
 from engine.tracing.rules import OpInfo, matrix_flops, op_info, vector_flops
-from engine.tracing.values import Node, Read, Value, bits_of
+from engine.tracing.values import Node, Read, Value, bits_of, view_key
 
 REAL_FLOAT_ELEMENTS = 1 << 13  # a float tensor up to this size keeps its data
 REAL_BYTES = 1 << 27  # so do integers and booleans up to this
 _META = torch.device("meta")
 
 
+COMPLEX_PRODUCTS = 3  # real ones that make a complex one, after Gauss
 DISPATCHES_PER_NODE = 4  # views and reads of numbers count towards the budget too
 _INFO: dict[Any, OpInfo] = {}
 _MAX_KNOWN = 50_000
@@ -270,7 +271,7 @@ class Recorder(TorchDispatchMode):
             Read(
                 self.value_of(tensor),
                 tensor,
-                scales=info.kind in ("pointwise", "copy", "softmax", "reduction", "norm"),
+                scales=info.kind in ("pointwise", "copy", "softmax", "reduction", "norm", "gather"),
             )
             for tensor in tensors
         ]
@@ -320,7 +321,8 @@ class Recorder(TorchDispatchMode):
         rows = gathered_elements(info, args, source, indices)
         if rows is not None:
             node.reads[0].elements = min(node.reads[0].elements, rows)
-        node.reads[0].view = ("gathered", len(self.nodes))
+        named = [(self.value_of(index).id, view_key(index)) for index in indices]
+        node.reads[0].view = ("gathered", info.base, node.reads[0].view, *named)
         if indices:
             node.reads[0].index_of = self.value_of(indices[0])
             node.reads[0].entries = indices[0].numel()
@@ -329,14 +331,18 @@ class Recorder(TorchDispatchMode):
         self, info: OpInfo, node: Node, args: Any, tensors: list[torch.Tensor], outs: list[torch.Tensor]
     ) -> None:
         if info.kind not in ("matmul", "conv", "attention"):
-            node.flops = vector_flops(info, tensors, outs[0])
-            node.unit, node.unit_dtype = ("vector", "float64" if outs[0].dtype is torch.float64 else "float32")
+            node.flops = vector_flops(info, tensors, args, outs[0])
+            node.flops *= marks.vector_fraction(info, [read.value for read in node.reads])
+            node.unit, node.unit_dtype = "vector", marks.vector_type(info, outs[0])
             if not node.flops:
                 node.unit = node.unit_dtype = ""
             return
         node.flops, operands = matrix_flops(info, args, outs[0])
         narrow = [marks.narrow_of(self.value_of(operand), operand) for operand in operands]
         node.unit, node.unit_dtype = "tensor", max(narrow, key=bits_of)
+        if any(operand.is_complex() for operand in operands):
+            node.flops *= COMPLEX_PRODUCTS
+            node.unit_dtype = "float64" if outs[0].dtype is torch.complex128 else "float32"
         for operand in operands:
             kept = self.value_of(operand).kept
             if kept is not None:

@@ -25,7 +25,7 @@ from engine.text import one_line
 from engine.tracing.graph import TraceGraph
 from engine.tracing.jobs import Answer, Job
 
-VERSION = 5  # of what a trace means: part of the cache key
+VERSION = 6  # of what a trace means: part of the cache key
 HOSTS = 2  # processes side by side when several problems are traced
 START_S = 60.0  # importing torch on a busy box
 _ANSWER_LIMIT = 256 << 20

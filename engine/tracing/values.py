@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -98,15 +99,33 @@ class Node:
         self.dtype: list[str] = []
 
 
+Levels = tuple[tuple[int, int], ...]
+
+
+def levels_of(tensor: torch.Tensor) -> Levels:
+    """What a view touches, as (step, count) from the innermost level outwards; the product of counts is how much.
+
+    Transposed, expanded, split and merged axes make no difference, and windows that overlap are one longer run.
+    An axis that overlaps in an irregular way counts as one: the result is never too large.
+    """
+    if tensor.numel() == 0:
+        return ((1, 0),)
+    levels: list[tuple[int, int]] = []
+    step = count = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1 or stride == 0:
+            continue
+        if stride % step == 0 and stride // step <= count:
+            count += (size - 1) * (stride // step)
+        elif stride >= step * count:
+            levels.append((step, count))
+            step, count = stride, size
+    return tuple(level for level in (*levels, (step, count)) if level[1] != 1) or ((1, 1),)
+
+
 def unique_elements(tensor: torch.Tensor) -> int:
-    """Elements behind a view: an expanded axis repeats one."""
-    count = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        if size == 0:
-            return 0
-        if stride != 0:
-            count *= size
-    return int(count)
+    """Elements behind a view: an expanded axis repeats one, overlapping windows share some."""
+    return math.prod(count for _, count in levels_of(tensor))
 
 
 def stored_elements(value: Value, tensor: torch.Tensor) -> float:
@@ -115,19 +134,43 @@ def stored_elements(value: Value, tensor: torch.Tensor) -> float:
 
 
 def view_key(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Equal for views of the same elements: transposed, expanded, split or merged axes do not matter."""
-    axes = sorted(
-        (stride, size)
-        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-        if size != 1 and stride != 0
-    )
-    merged: list[tuple[int, int]] = []
-    for stride, size in axes:
-        if merged and merged[-1][0] * merged[-1][1] == stride:
-            merged[-1] = (merged[-1][0], merged[-1][1] * size)
-        else:
-            merged.append((stride, size))
-    return (tensor.storage_offset(), *merged)
+    """Equal for views of the same elements, however they are arranged."""
+    return (tensor.storage_offset(), *levels_of(tensor))
+
+
+def _together(views: dict[Any, float]) -> float:
+    """Elements behind all views. Runs that lie alike (rows of one matrix, shifted by a little) may overlap."""
+    alone = 0.0
+    runs: dict[Any, list[tuple[int, int, float]]] = {}
+    for view, elements in views.items():
+        run = _run_of(view)
+        if run is None:
+            alone += elements
+            continue
+        place, begin, end = run
+        runs.setdefault(place, []).append((begin, end, elements / (end - begin)))
+    return alone + sum(_union(spans) for spans in runs.values())
+
+
+def _run_of(view: Any) -> tuple[Any, int, int] | None:
+    """(what else the view repeats over, begin, end) of a view whose innermost elements lie next to each other."""
+    if not isinstance(view, tuple) or isinstance(view[0], str):
+        return None
+    offset, (step, count), *outer = view
+    row = outer[0][0] if outer else offset + count
+    if step != 1 or not count or offset % row + count > row:
+        return None
+    begin = offset % row
+    return (offset - begin, *outer), begin, begin + count
+
+
+def _union(spans: list[tuple[int, int, float]]) -> float:
+    """Of (begin, end, elements for each step between them), which is the same for all."""
+    total, reached = 0.0, 0
+    for begin, end, each in sorted(spans):
+        total += max(0, end - max(begin, reached)) * each
+        reached = max(reached, end)
+    return total
 
 
 class Demand:
@@ -135,13 +178,22 @@ class Demand:
 
     def __init__(self) -> None:
         self._views: dict[int, dict[Any, float]] = {}
+        self._parts: dict[int, dict[Any, tuple[float, float]]] = {}
 
     def add(self, value: Value, view: Any, elements: float) -> None:
         views = self._views.setdefault(value.id, {})
         views[view] = max(views.get(view, 0.0), elements)
 
+    def add_part(self, value: Value, view: Any, elements: float, share: float) -> None:
+        """A ``share`` of a view's ``elements``, nobody knows which: all its parts are no more than the view."""
+        parts = self._parts.setdefault(value.id, {})
+        parts[view] = (elements, parts.get(view, (0.0, 0.0))[1] + share)
+
     def elements(self, value: Value) -> float:
-        return min(float(value.numel), sum(self._views.get(value.id, {}).values()))
+        views = self._views.get(value.id, {})
+        parts = self._parts.get(value.id, {})
+        more = sum(whole * min(share, 1.0) for view, (whole, share) in parts.items() if view not in views)
+        return min(float(value.numel), _together(views) + more)
 
     def fraction(self, value: Value) -> float:
         needed = self.elements(value)
@@ -163,7 +215,10 @@ def needed_elements(nodes: list[Node], outputs: list[tuple[Value, torch.Tensor]]
             demand.add(node.old, ("rest", node.old.id), rest)
         for read in node.reads:
             share = read.factor * (fraction if read.scales else 1.0)
-            demand.add(read.value, read.view if share == 1.0 else (read.view, id(node)), read.elements * share)
+            if share == 1.0:
+                demand.add(read.value, read.view, read.elements)
+            else:
+                demand.add_part(read.value, read.view, read.elements, share)
     return demand
 
 

@@ -102,6 +102,121 @@ def test_a_gather_reads_the_rows_it_touches() -> None:
     assert graph.flops == {"vector:float32": pytest.approx(50 * 64)}
 
 
+IMAGE: Shapes = {"x": ("bfloat16", ["2", "8", "9", "9"]), "w": ("bfloat16", ["8", "4", "3", "3"])}
+
+
+@pytest.mark.parametrize(
+    ("call", "products"),
+    [
+        ("F.conv2d(x, w, groups=2)", 2 * 8 * 4 * (7 * 3) ** 2),
+        ("F.conv2d(x, w, groups=2, padding=1)", 2 * 8 * 4 * (3 * 9 - 2) ** 2),
+        ("F.conv2d(x, w, groups=2, padding=6, dilation=6)", 2 * 8 * 4 * (9 + 3 + 3) ** 2),
+        ("F.conv2d(x, w, groups=2, padding=1, stride=2)", 2 * 8 * 4 * (3 * 5 - 2) ** 2),
+        ("F.conv2d(x, w, groups=2, padding=(1, 0))", 2 * 8 * 4 * (3 * 9 - 2) * (3 * 7)),
+        ("F.conv_transpose2d(x, w, stride=2)", 2 * 8 * 4 * (9 * 3) ** 2),
+        ("F.conv_transpose2d(x, w, stride=2, padding=1)", 2 * 8 * 4 * (9 * 3 - 2) ** 2),
+    ],
+    ids=["inside", "padded", "dilated", "strided", "one axis", "transposed", "transposed and cut"],
+)
+def test_a_convolution_multiplies_nothing_by_its_padding(call: str, products: int) -> None:
+    graph = _trace(f"def run(x, w): return {call}", IMAGE, {"y": ("bfloat16", ["2", "8", "9", "9"])})
+    assert graph.complete and graph.flops["tensor:bfloat16"] == pytest.approx(2.0 * products)
+
+
+INDICES = "def make(axes, device):\n    return {'x': torch.randn(64, 32, 256, device=device), 'i': %s, 'j': %s}\n"
+THREES, ROWS = "torch.arange(48, device=device) % 3", "torch.arange(48, device=device)"
+
+
+@pytest.mark.parametrize(
+    ("i", "j", "result", "read"),
+    [
+        (ROWS, ROWS, "sum(x[i][:, h] for h in range(4))", 48 * 4 * 256),
+        (ROWS, ROWS, "x[i] * 2 + x[i]", 48 * 32 * 256),
+        (THREES, ROWS, "x[i] + x[j]", (3 + 48) * 32 * 256),
+        (THREES, ROWS, "x[:, i, j]", 64 * 48),
+        (THREES, THREES, "x[:, i, j]", 64 * 3),
+        (THREES, ROWS, "x[i[:, None], i[None]]", 3 * 3 * 256),
+        (THREES, ROWS, "x[0].gather(1, i.expand(32, 48))", 32 * 3),
+        (THREES, ROWS, "x[0].index_select(1, i)", 32 * 3),
+        (THREES, ROWS, "F.embedding(i, x[0])", 3 * 256),
+    ],
+)
+def test_what_is_gathered_again_is_read_once(i: str, j: str, result: str, read: int) -> None:
+    inputs: Shapes = {"x": ("float32", ["64", "32", "256"]), "i": ("int64", ["48"]), "j": ("int64", ["48"])}
+    graph = _trace(INDICES % (i, j) + f"def run(x, i, j): return {result}", inputs, OUT)
+    assert graph.complete and graph.read_bytes["x"] == 4.0 * read
+
+
+@pytest.mark.parametrize(
+    ("result", "read"),
+    [
+        ("a[:, :64].unfold(1, 16, 1).sum(-1)", 1024 * 64),
+        ("a[:, :64].unfold(1, 16, 3).sum(-1)", 1024 * 64),
+        ("a[:, :64].unfold(1, 4, 8).sum(-1)", 1024 * 32),
+        ("a.unfold(0, 3, 1)[:, :64].sum(-1)", 1024 * 64),
+        ("a[:, :10] + a[:, 1:11] + a[:, 5:15]", 1024 * 15),
+        ("a[:, :10] + a[:, 20:30]", 1024 * 20),
+        ("sum(a[0, :end].sum() for end in range(1, 100))", 99),
+        ("a[:10] + a[5:15]", 15 * 2048),
+        ("a[:, ::2] + a[:, ::2]", 1024 * 1024),
+    ],
+)
+def test_windows_that_overlap_are_read_once(result: str, read: int) -> None:
+    graph = _trace(f"def run(a): return {result}", {"a": ("float32", [M, K])}, OUT)
+    assert graph.complete and graph.read_bytes["a"] == 4.0 * read
+
+
+@pytest.mark.parametrize(
+    ("call", "flops"),
+    [
+        ("torch.fft.fft(torch.view_as_complex(z), dim=0)", 5 * 64 * 4096 * 6),
+        ("torch.fft.fft(torch.view_as_complex(z), dim=1)", 5 * 64 * 4096 * 12),
+        ("torch.fft.fft2(torch.view_as_complex(z))", 5 * 64 * 4096 * 18),
+        ("torch.fft.rfft(z[..., 0].contiguous())", 2.5 * 64 * 4096 * 12),
+        ("torch.fft.irfft(torch.view_as_complex(z)[:, :2049].contiguous())", 2.5 * 64 * 4096 * 12),
+    ],
+)
+def test_a_transform_counts_the_points_along_its_own_axes(call: str, flops: float) -> None:
+    graph = _trace(f"def run(z): return {call}", {"z": ("float32", ["64", "4096", "2"])}, OUT)
+    assert graph.complete and graph.flops == {"vector:float32": pytest.approx(flops)}
+
+
+def test_a_grouped_product_counts_what_its_groups_multiply() -> None:
+    groups: Shapes = {
+        "x": ("bfloat16", ["64", "128"]),
+        "w": ("bfloat16", ["4", "128", "32"]),
+        "o": ("int32", ["4"]),
+    }
+    made = (
+        "def make(axes, device):\n    return {'x': torch.randn(64, 128, device=device).bfloat16(),"
+        " 'w': torch.randn(4, 128, 32, device=device).bfloat16(),"
+        " 'o': torch.tensor([16, 32, 48, 64], dtype=torch.int32, device=device)}\n"
+    )
+    graph = _trace(made + "def run(x, w, o): return torch._grouped_mm(x, w, offs=o)", groups, OUT)
+    assert graph.complete and graph.flops == {"tensor:bfloat16": 2.0 * 64 * 128 * 32}
+
+
+def test_a_complex_product_is_three_real_ones() -> None:
+    shapes: Shapes = {"a": ("float32", ["64", "64", "2"])}
+    source = "def run(a):\n    z = torch.view_as_complex(a)\n    return torch.view_as_real(z @ z)"
+    assert _trace(source, shapes, OUT).flops == {"tensor:float32": 3 * 2.0 * 64**3}
+
+
+@pytest.mark.parametrize(
+    ("result", "flops"),
+    [
+        ("a * 2 + 1", {"vector:bfloat16": 2.0 * 1024 * 2048}),  # two numbers at a time, each rounded as it was
+        ("(a.float() * 2).to(torch.bfloat16)", {"vector:float32": 1024 * 2048}),
+        ("a.sum(0)", {"vector:float32": 1024 * 2048}),
+        ("a.double() * 2", {"vector:float64": 1024 * 2048}),
+        ("a + torch.arange(1, 2049, device=a.device).sqrt().log().to(a.dtype)", {"vector:bfloat16": 1024 * 2048}),
+    ],
+    ids=["short", "float", "sum", "double", "constants are not computed from data"],
+)
+def test_elements_are_computed_in_the_type_of_their_result(result: str, flops: dict[str, float]) -> None:
+    assert _trace(f"def run(a): return {result}", {"a": ("bfloat16", [M, K])}, OUT).flops == flops
+
+
 MOE = """
 def make(axes, device):
     ids = torch.stack([torch.randperm(4, device=device)[:2] for _ in range(64)])
@@ -178,7 +293,7 @@ def test_routing_that_depends_on_data_is_assumed_plausibly() -> None:
         (
             "w = torch.randn(1, 1, 3, 3)\n"
             "    return torch.nn.grad.conv2d_input((1, 1, 512, 256), w, x[None, None], padding=1)[0, 0]",
-            2 * 512 * 256 * 9,
+            2 * (3 * 512 - 2) * (3 * 256 - 2),  # what lies in the padding needs no product
         ),
         ("return torch.vmap(lambda r: r * r.sum())(x)", 0),
         ("z = torch.view_as_complex(x.view(512, 128, 2)) * 2\n    return torch.view_as_real(z).flatten(1)", 0),
@@ -280,6 +395,21 @@ def test_what_a_causal_mask_removes_is_not_counted(reference: str, mask: list[st
     assert graph.complete, graph.notes
     assert sum(v for key, v in graph.flops.items() if key.startswith("tensor")) == pytest.approx(flops)
     assert kernel_type_of(problem.definition, graph) == "attention"
+
+
+def test_a_softmax_computes_what_its_mask_leaves() -> None:
+    window = (
+        SCORES.format("")
+        + "    i = torch.arange(256, device=q.device)\n    far = (i[:, None] - i[None]).abs() > 4\n"
+        + "    s = s.masked_fill(far, float('-inf'))\n"
+        + SOFTMAX
+    )
+    whole, masked = (
+        sum(v for key, v in _trace(source, HEADS, {"o": HEADS["q"]}).flops.items() if key.startswith("vector"))
+        for source in (SCORES.format("") + SOFTMAX, window)
+    )
+    kept = (9 * 256 - 2 * (4 + 3 + 2 + 1)) / 256**2
+    assert masked == pytest.approx(kept * whole)
 
 
 def test_numbers_that_depend_on_data_are_assumed_and_said() -> None:
