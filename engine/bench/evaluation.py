@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -69,6 +69,8 @@ class Trial:
         self.unlisted = Correctness()
         self.unlisted_cause = ""
         self._turn: Turn | None = None
+        self._deadline: asyncio.Timeout | None = None
+        self._in_line = False  # for the device, which is no part of the deadline
         self.timing: Timing | None = None
         self.notes: list[str] = []
         self.evidence: dict[str, Any] = {}
@@ -79,10 +81,13 @@ class Trial:
         try:
             await self.session.open()
             self.phases["start"] = time.monotonic() - begin
-            async with self._room(), self._closed(), asyncio.timeout(self.plan.deadline_s):
+            async with self._room(), self._closed(), asyncio.timeout(self.plan.deadline_s) as self._deadline:
                 await self._stages()
         except TimeoutError:
-            reason, detail = "resource.timeout", f"the evaluation took longer than {self.plan.deadline_s:.0f} s"
+            limit = f"{self.plan.deadline_s:.0f} s"
+            reason, detail = "resource.timeout", f"the evaluation took longer than {limit}"
+            if self._in_line:
+                reason, detail = "fault.device-busy", f"others had the device for {limit}: {self.lock.path}"
         except Fault as fault:
             reason, detail = fault.reason, fault.detail
         except OSError as error:  # of our own files: the candidate's are in its process
@@ -160,7 +165,9 @@ class Trial:
     async def _device(self) -> AsyncIterator[None]:
         self.on_phase("waiting device", "")
         begin = time.monotonic()
-        async with self.lock.held(urgent=self.plan.urgent) as turn:
+        async with contextlib.AsyncExitStack() as stack:
+            with self._waiting():
+                turn = await stack.enter_async_context(self.lock.held(urgent=self.plan.urgent))
             self.phases["wait"] += time.monotonic() - begin
             self._turn = turn
             try:
@@ -168,6 +175,18 @@ class Trial:
             finally:
                 self._turn = None
         self.evidence["device_lock"] = msgspec.to_builtins(turn.uses)
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """For the device: no part of the deadline. Where others keep it for as long as that, it is their doing."""
+        assert self._deadline is not None
+        clock = asyncio.get_running_loop().time
+        left_s = (self._deadline.when() or clock()) - clock()
+        self._deadline.reschedule(clock() + self.plan.deadline_s)
+        self._in_line = True
+        yield  # who is cancelled here was still in line
+        self._in_line = False
+        self._deadline.reschedule(clock() + left_s)
 
     def _failed(self) -> bool:
         return bool(self.unlisted.reason) or any(result.reason for result in self.results.values())
@@ -279,7 +298,8 @@ class Trial:
         """Lets others have the device for a moment; for how many seconds."""
         begin = time.monotonic()
         if self._turn is not None:
-            await self._turn.breathe()
+            with self._waiting():
+                await self._turn.breathe()
         waited = time.monotonic() - begin
         self.phases["wait"] += waited
         return waited

@@ -124,8 +124,9 @@ class Pairing:
         self.timing.sizes = {w: self._size(w) for w in self.workloads}
         for pair in range(self.plan.max_pairs):
             for workload in list(self.workloads):
-                await self._pair(workload, pair)
-                away_s += await self.breathe()
+                if workload in self.workloads:  # a process that has died takes all of them along
+                    await self._pair(workload, pair)
+                    away_s += await self.breathe()
             self.timing.pairs = pair + 1
             if not self.workloads or self._settled(time.monotonic() - begin - away_s):
                 break
