@@ -32,22 +32,26 @@ def sandboxed(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """``python -m module`` in the sandbox, with pipes to stdin and stdout; its whole group ends with the block.
 
-    ``errors``: also a pipe from stderr, else that is lost.
+    ``errors``: also a pipe from stderr, else that is lost. Raises :class:`Fault` ``fault.sandbox`` if the machine
+    has no room for another process.
 
     The sandbox is imported here, not above: it belongs to the bench, which itself reads problems.
     """
     from engine.bench.sandbox import choose_sandbox, command, environment
 
     env = {**environment("cpu"), **(extra_env or {})}
-    process = subprocess.Popen(
-        command(choose_sandbox(), module, [], env, readable=sorted({str(path) for path in readable})),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE if errors else subprocess.DEVNULL,
-        env=env,
-        cwd="/",
-        start_new_session=True,
-    )
+    try:
+        process = subprocess.Popen(
+            command(choose_sandbox(), module, [], env, readable=sorted({str(path) for path in readable})),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if errors else subprocess.DEVNULL,
+            env=env,
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise Fault("fault.sandbox", f"{module} could not be started: {error.strerror}") from None
     try:
         yield process
     finally:

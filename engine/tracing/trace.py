@@ -81,9 +81,13 @@ def _answers(jobs: list[Job], problems: list[Problem]) -> list[Answer | Fault]:
 
     def work() -> None:
         index = take()
-        while index is not None:
-            with _host(problems) as process:
-                index = _serve(process, jobs, answers, index, take)
+        while (first := index) is not None:
+            try:
+                with _host(problems) as process:
+                    index = _serve(process, jobs, answers, first, take)
+            except Fault as fault:  # no process at all
+                answers[first] = Fault("fault.trace", fault.detail)
+                index = take()
 
     workers = min(len(jobs), HOSTS, os.cpu_count() or 1)
     with ThreadPoolExecutor(max_workers=workers) as pool:
