@@ -59,6 +59,18 @@ def lower_bounds(problem: Problem, gpu: str) -> dict[str, LowerBound]:
     }
 
 
+class _Live:
+    """Processes that evaluations share, until one of them ends unasked: then newcomers get others."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.idle = session, IdleCalls(session)
+        self.users = 0
+
+    async def close(self) -> None:
+        await self.idle.close()
+        await self.session.close()
+
+
 class ProcessBench:
     """One problem on one device. Nothing is started before the first call."""
 
@@ -67,36 +79,43 @@ class ProcessBench:
         self._name = device
         self.device: DeviceFacts = device_facts(device)
         self.lock = DeviceLock(self.device.uuid or device)
-        self._session: Session | None = None
-        self._idle_calls: IdleCalls | None = None
+        self._now: _Live | None = None
+        self._renewing = asyncio.Lock()
         self._bounds: asyncio.Task[dict[str, LowerBound]] | None = None
         self._gate = asyncio.Lock()
         self._idle = asyncio.Event()
         self._users = 0
         self._inputs_travel = False  # learnt once, see :mod:`engine.bench.inputs_probe`
 
-    async def _live(self) -> Session:
-        if self._session is not None and self._session.broken and self._users <= 1:
-            await self._end_session()
-        if self._session is None:
-            memory = self.device.memory_bytes if self._name != "cpu" else None
-            self._session = Session(
-                self.problem,
-                self._name,
-                self.scratch,
-                device_bytes=memory,
-                capability=self.device.compute_capability,
-                device_uuid=self.device.uuid if self._name != "cpu" else None,
-                inputs_travel=self._inputs_travel,
-            )
-        if self._name != "cpu" and self._bounds is None:
-            self._bounds = asyncio.create_task(asyncio.to_thread(lower_bounds, self.problem, self.device.name))
-        await self._session.open()
-        if self._idle_calls is None:
-            self._idle_calls = IdleCalls(self._session)
-        if self._bounds is not None and self._bounds.done():
-            self._session.bounds = self._bounds.result()
-        return self._session
+    async def opened(self) -> _Live:
+        """The processes of now. Raises :class:`Fault` and ``OSError`` where they cannot be started."""
+        async with self._renewing:
+            broken = self._now if self._now is not None and self._now.session.broken else None
+            if broken is not None:
+                self._now = None
+                if not broken.users:  # else whoever leaves it last ends it
+                    await broken.close()
+            if self._now is None:
+                self._now = _Live(self._session())
+            if self._name != "cpu" and self._bounds is None:
+                self._bounds = asyncio.create_task(asyncio.to_thread(lower_bounds, self.problem, self.device.name))
+            session = self._now.session
+            await session.open()
+            if self._bounds is not None and self._bounds.done():
+                session.bounds = self._bounds.result()
+            return self._now
+
+    def _session(self) -> Session:
+        on_gpu = self._name != "cpu"
+        return Session(
+            self.problem,
+            self._name,
+            self.scratch,
+            device_bytes=self.device.memory_bytes if on_gpu else None,
+            capability=self.device.compute_capability,
+            device_uuid=self.device.uuid if on_gpu else None,
+            inputs_travel=self._inputs_travel,
+        )
 
     async def evaluate(
         self,
@@ -115,24 +134,33 @@ class ProcessBench:
         wanted = plan.against_reference and incumbent is not None and not is_reference(incumbent, self.problem)
         if wanted or (incumbent is None and not alone):
             rivals.append(Rival("reference", reference_solution(self.problem)))
-        async with self._used():
-            try:
-                session = await self._live()
-            except Fault as fault:
-                return Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail)
-            except OSError as error:
-                reason, detail = system_fault(error)
-                return Evaluation(verdict="ERROR", reason=reason, detail=detail)
-            answer, trial = await self._tried(session, solution, plan, rivals, on_phase)
-            if await self._is_its_own(session, trial, answer):
-                return answer
-            # Nobody is blamed for what the problem's own code does in another process than the judge's.
-            self._inputs_travel = session.inputs_travel = True
-            left_s = max(plan.deadline_s - answer.wall_s, _LEAST_DEADLINE_S)
-            plan = msgspec.structs.replace(plan, deadline_s=left_s)
-            again, _ = await self._tried(session, solution, plan, rivals, on_phase)
-            note = f"the problem's code makes other inputs in another process: they travel (was {answer.reason})"
-            return msgspec.structs.replace(again, notes=[*again.notes, note], wall_s=answer.wall_s + again.wall_s)
+        try:
+            async with self._used() as live:
+                return await self._judged(live, solution, plan, rivals, on_phase)
+        except Fault as fault:
+            return Evaluation(verdict="ERROR", reason=fault.reason, detail=fault.detail)
+        except OSError as error:
+            reason, detail = system_fault(error)
+            return Evaluation(verdict="ERROR", reason=reason, detail=detail)
+
+    async def _judged(
+        self,
+        live: _Live,
+        solution: Solution,
+        plan: EvaluationPlan,
+        rivals: Sequence[Rival],
+        on_phase: PhaseSink | None,
+    ) -> Evaluation:
+        answer, trial = await self._tried(live, solution, plan, rivals, on_phase)
+        if await self._is_its_own(live.session, trial, answer):
+            return answer
+        # Nobody is blamed for what the problem's own code does in another process than the judge's.
+        self._inputs_travel = live.session.inputs_travel = True
+        left_s = max(plan.deadline_s - answer.wall_s, _LEAST_DEADLINE_S)
+        plan = msgspec.structs.replace(plan, deadline_s=left_s)
+        again, _ = await self._tried(live, solution, plan, rivals, on_phase)
+        note = f"the problem's code makes other inputs in another process: they travel (was {answer.reason})"
+        return msgspec.structs.replace(again, notes=[*again.notes, note], wall_s=answer.wall_s + again.wall_s)
 
     async def _is_its_own(self, session: Session, trial: Trial, answer: Evaluation) -> bool:
         """Whether an answer stands: it is not due to what the problem's own code makes in other processes."""
@@ -147,14 +175,13 @@ class ProcessBench:
 
     async def _tried(
         self,
-        session: Session,
+        live: _Live,
         solution: Solution,
         plan: EvaluationPlan,
         rivals: Sequence[Rival],
         on_phase: PhaseSink | None,
     ) -> tuple[Evaluation, Trial]:
-        assert self._idle_calls is not None  # as long as there is a session
-        trial = Trial(session, self.lock, solution, plan, rivals, on_phase, self._idle_calls)
+        trial = Trial(live.session, self.lock, solution, plan, rivals, on_phase, live.idle)
         trial.evidence["environment"] = fingerprint(self.device)
         return await trial.run(), trial
 
@@ -176,8 +203,8 @@ class ProcessBench:
             )
         noise, notes = None, list(evaluation.notes)
         if self._name == "cpu":
-            async with self._used():
-                noise, pairs = await measure_noise(await self._live(), self.lock, seed)
+            async with self._used() as live:
+                noise, pairs = await measure_noise(live.session, self.lock, seed)
             notes.append(f"A/A noise {noise:.2%} from {len(pairs)} pairs of processes")
         compiled = Compiled()
         if compile_s > 0:
@@ -203,9 +230,8 @@ class ProcessBench:
         """
         if self._name == "cpu":
             return None
-        async with self._used():
-            session = await self._live()
-            return (await measure_noise(session, self.lock, solution))[0]
+        async with self._used() as live:
+            return (await measure_noise(live.session, self.lock, solution))[0]
 
     async def bounds_known(self) -> None:
         """The tracer that was started beside the first evaluation has ended: nobody needs to trace again."""
@@ -213,12 +239,19 @@ class ProcessBench:
             await asyncio.wait([self._bounds])
 
     @contextlib.asynccontextmanager
-    async def _used(self) -> AsyncIterator[None]:
+    async def _used(self) -> AsyncIterator[_Live]:
         """Evaluations run side by side (one compiles while another is timed); suspending waits for them."""
         async with self._gate:
             self._users += 1
         try:
-            yield
+            live = await self.opened()
+            live.users += 1
+            try:
+                yield live
+            finally:
+                live.users -= 1
+                if live is not self._now and not live.users:
+                    await live.close()
         finally:
             self._users -= 1
             if not self._users:
@@ -230,14 +263,9 @@ class ProcessBench:
             while self._users:
                 self._idle.clear()
                 await self._idle.wait()
-            await self._end_session()
-
-    async def _end_session(self) -> None:
-        if self._idle_calls is not None:
-            await self._idle_calls.close()
-        if self._session is not None:
-            await self._session.close()
-        self._session = self._idle_calls = None
+            if self._now is not None:
+                await self._now.close()
+            self._now = None
 
     async def close(self) -> None:
         await self.suspend()

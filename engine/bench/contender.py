@@ -14,6 +14,7 @@ from engine.bench.plan_calls import AFTER_TIMEOUT_S, FIRST_CALL_S, block_timeout
 from engine.bench.processes import Child, to_its_end
 from engine.bench.reasons import reason_of
 from engine.bench.session import Session, Side
+from engine.errors import Fault
 from engine.problems.solution import Solution
 
 _TIMED_NICE = -15
@@ -124,6 +125,10 @@ class Contender:
         assert self.child is not None
         report = await self.child.ask(record, timeout_s)
         self.output = bytes(self.child.output.kept)
+        if report.event == "lost":
+            raise Fault(
+                "fault.zygote", "the process that candidates are forked from ended: killed, or out of memory"
+            )
         reason, detail = reason_of(report)
         if reason:
             if reason == "resource.timeout":

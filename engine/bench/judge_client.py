@@ -40,6 +40,7 @@ class JudgeClient:
     async def _exchange(
         self, request: msgspec.Struct, kind: type[T], timeout_s: float, fds: Sequence[int] = ()
     ) -> T:
+        runs_reference = isinstance(request, jw.Fill | jw.Check)
         async with self._lock:
             try:
                 await self.helper.send(request, fds)
@@ -48,9 +49,12 @@ class JudgeClient:
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
                     self.helper.process.kill()  # what it may still say would be taken for another answer
-                raise Fault("fault.reference", f"the reference did not answer within {timeout_s:.0f} s") from None
+                reason, who = (
+                    ("fault.reference", "reference") if runs_reference else ("fault.judge", "judge process")
+                )
+                raise Fault(reason, f"the {who} did not answer within {timeout_s:.0f} s") from None
             except (EOFError, ConnectionError, wire.ProtocolError):
-                raise await self._ended(runs_reference=isinstance(request, jw.Fill | jw.Check)) from None
+                raise await self._ended(runs_reference=runs_reference) from None
 
     async def _ended(self, *, runs_reference: bool) -> Fault:
         """The judge's own faults leave a traceback and status 1; else what it ran ended it, or somebody."""

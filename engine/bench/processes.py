@@ -201,6 +201,11 @@ class Zygote:
         reader, writer = await asyncio.open_connection(sock=ours)
         return Child(self, number, reader, writer, read, exited)
 
+    @property
+    def gone(self) -> bool:
+        """It has ended, and everything that was forked from it with it."""
+        return self._reader.done()
+
     async def kill(self, number: int) -> None:
         with contextlib.suppress(ConnectionError):
             await self.helper.send(wire.Kill(child=number))
@@ -260,7 +265,10 @@ class Output:
 
 
 class Child:
-    """One candidate process, through its keeper. Any answer but ``done`` is the child's last."""
+    """One candidate process, through its keeper. Any answer but ``done`` is the child's last.
+
+    ``lost`` is said here and not by a keeper: it was the zygote that ended.
+    """
 
     def __init__(
         self,
@@ -295,6 +303,8 @@ class Child:
             report = wire.Report(event="output")
         if report.event != "done":
             await self.close()
+            if self.zygote.gone:
+                report = wire.Report(event="lost")
         return report
 
     async def close(self) -> None:

@@ -72,6 +72,16 @@ def _memory(name: str, size: int) -> int:
     return fd
 
 
+async def _both(*started: Helper | BaseException) -> tuple[Helper, ...]:
+    """All of them, or the first failure; then those that did start are ended."""
+    helpers = tuple(item for item in started if isinstance(item, Helper))
+    failed = next((item for item in started if isinstance(item, BaseException)), None)
+    if failed is not None:
+        await asyncio.gather(*(helper.stop() for helper in helpers))
+        raise failed
+    return helpers
+
+
 def compile_cache_dir() -> Path:
     folder = cache_dir() / "compile"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -134,7 +144,7 @@ class Session:
     async def _open(self) -> None:
         self.scratch.mkdir(parents=True, exist_ok=True)
         reads = [self.problem.root] if self.problem.root else []
-        zygote, judge = await asyncio.gather(
+        started = await asyncio.gather(
             self._start_zygote(),
             Helper.start(
                 "judge",
@@ -145,7 +155,9 @@ class Session:
                 readable=reads,
                 cores=self.cores.work,
             ),
+            return_exceptions=True,
         )
+        zygote, judge = await _both(*started)
         self.judge = JudgeClient(judge)
         try:
             self.zygote = await Zygote.start(zygote)
@@ -373,6 +385,7 @@ class Session:
     async def _stop_compiling(self) -> None:
         if self._compiling is not None:
             self._compiling.cancel()
-            with contextlib.suppress(Fault, asyncio.CancelledError):
+            # Whatever kept it from starting (a full disk) was not told then, because nobody waits for it.
+            with contextlib.suppress(Fault, OSError, asyncio.CancelledError):
                 await (await self._compiling).stop()
             self._compiling = None

@@ -87,7 +87,7 @@ async def bench(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> A
         patch.setenv("KERNELARC_HOME", str(home))
         patch.setenv("KERNELARC_CANARY_API_KEY", SECRET)
         made = ProcessBench(problem, "cpu", home / "scratch")
-        await made._live()
+        await made.opened()
     yield made
     await made.close()
 

@@ -43,7 +43,7 @@ async def test_a_cancelled_evaluation_disturbs_no_other(bench: ProcessBench, pro
 
 
 async def test_a_process_that_owes_an_answer_is_not_asked_again(bench: ProcessBench, problem: Problem) -> None:
-    session = await bench._live()
+    session = (await bench.opened()).session
     side = Contender(session, reference_solution(problem), "candidate")
     await side.start()
     child = side.child
@@ -77,7 +77,7 @@ async def test_who_is_cancelled_while_a_process_ends_leaves_nothing(
 
 
 async def test_a_judge_that_does_not_answer_in_time_is_replaced(bench: ProcessBench, problem: Problem) -> None:
-    session = await bench._live()
+    session = (await bench.opened()).session
     with pytest.raises(Fault, match=r"fault\.reference|did not answer"):
         await session.judge.fill([], 0, session.draw(0, 1), 0.0)
     await asyncio.wait_for(session.judge.helper.process.wait(), 10)

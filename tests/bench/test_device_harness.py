@@ -40,7 +40,7 @@ async def device_bench(problem: Problem, tmp_path_factory: pytest.TempPathFactor
         patch.setenv("KERNELARC_HOME", str(home))
         patch.setattr(bench_module, "Session", lambda *a, **k: Session(*a, **k, own_inputs=True))
         made = ProcessBench(problem, "cpu", home / "scratch")
-        await made._live()
+        await made.opened()
     yield made
     await made.close()
 
@@ -95,7 +95,7 @@ async def test_a_replay_is_wrong_in_the_open_round_whichever_of_its_calls_is_com
     device_bench: ProcessBench, candidate: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a slow reference one call a round is compared; found only in a hidden round it would be called a hack."""
-    session = await device_bench._live()
+    session = (await device_bench.opened()).session
     monkeypatch.setattr(session.judge, "compare_s", dict.fromkeys(range(len(session.specs)), 1.0))
     before, body, _ = CASES["replay"]
     for _ in range(4):
@@ -108,7 +108,7 @@ async def test_a_replay_is_wrong_in_the_open_round_whichever_of_its_calls_is_com
 async def test_nobody_is_let_into_a_gpus_memory_before_whose_place_it_was_is_gone(
     device_bench: ProcessBench, candidate: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = await device_bench._live()
+    session = (await device_bench.opened()).session
     monkeypatch.setattr(session, "room", Room(1, succession_s=0.0))
     alive, most = set[int](), 0
 
@@ -165,10 +165,9 @@ def run(x, y, scale):
 @asynccontextmanager
 async def waiting(bench: ProcessBench, problem: Problem, text: str) -> AsyncIterator[Trial]:
     """A trial of a candidate whose calls wait on the host, with its claims still to be looked at."""
-    session = await bench._live()
+    live = await bench.opened()
     solution = python_solution(text, definition=problem.name, name="wait")
-    assert bench._idle_calls is not None
-    trial = Trial(session, bench.lock, solution, QUICK, [], None, bench._idle_calls)
+    trial = Trial(live.session, bench.lock, solution, QUICK, [], None, live.idle)
     trial.results = {0: Correctness(), 1: Correctness()}
     try:
         yield trial
@@ -248,7 +247,7 @@ async def test_a_workload_that_failed_in_its_first_call_is_not_called_again(
 async def test_one_call_in_flight_is_enough_where_there_is_no_room_for_two(
     device_bench: ProcessBench, candidate: Make
 ) -> None:
-    session = await device_bench._live()
+    session = (await device_bench.opened()).session
     session.slots = [1] * len(session.slots)
     plan = EvaluationPlan(rounds=4, timing_s=0.0, unlisted_shape=False)
     right = await device_bench.evaluate(candidate("", RIGHT), plan)

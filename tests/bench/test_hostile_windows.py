@@ -62,8 +62,7 @@ async def test_a_report_that_begins_before_the_work_ends_no_window(
 
 async def test_a_judge_that_ended_is_replaced(bench: ProcessBench, candidate: Make) -> None:
     assert (await bench.evaluate(candidate(), QUICK)).verdict == "PASS"
-    assert bench._session is not None
-    process = bench._session.judge.helper.process
+    process = (await bench.opened()).session.judge.helper.process
     process.kill()
     await process.wait()
     assert (await bench.evaluate(candidate(), QUICK)).verdict == "PASS"

@@ -152,7 +152,7 @@ async def test_who_fails_by_itself_is_judged_once_and_changes_nothing_for_others
         solution = solution_of(problem, body, "_calls = []")
         wrong = await bench.evaluate(solution, UNTIMED, None, lambda phase, detail: seen.append(phase))
         right = await bench.evaluate(solution_of(problem), UNTIMED)
-        session = await bench._live()
+        session = (await bench.opened()).session
     assert wrong.verdict == "FAIL" and not session.inputs_travel and seen.count("compiling") == 1
     assert right.verdict == "PASS" and not any("they travel" in note for note in right.notes)
 
@@ -164,7 +164,7 @@ async def test_an_incumbent_that_breaks_the_problems_code_changes_nothing(opened
     spiteful = solution_of(problem, before=f"import sys\n{breaks}")
     async with opened(problem) as bench:
         answer = await bench.evaluate(solution_of(problem), EvaluationPlan(), spiteful)
-        session = await bench._live()
+        session = (await bench.opened()).session
     assert answer.reason == "fault.inputs" and not session.inputs_travel, (answer.reason, answer.detail)
 
 
@@ -173,14 +173,14 @@ async def test_no_seed_comes_twice_in_a_block_that_is_told_its_seeds(
     opened: OpenBench, slots: int | None, told: bool, different: int
 ) -> None:
     async with opened(problem_that_makes()) as bench:
-        calls = (await bench._live()).draw(0, 5, slots, made_there=told)
+        calls = (await bench.opened()).session.draw(0, 5, slots, made_there=told)
     assert len({call.seed for call in calls}) == different
 
 
 async def test_children_know_neither_names_nor_tolerances(opened: OpenBench) -> None:
     problem = problem_that_makes()
     async with opened(problem) as bench:
-        session = await bench._live()
+        session = (await bench.opened()).session
         told = problem_from_json(session.load_of(solution_of(problem), 1.0).inputs)
     assert [workload.uuid for workload in told.workloads] == [str(n) for n in range(len(told.workloads))]
     assert {workload.tolerance for workload in told.workloads} == {Tolerance()}

@@ -250,7 +250,7 @@ async def test_while_one_candidate_compiles_others_are_timed(candidate: Make, tm
     slow = candidate("import time\ntime.sleep(12)")
     try:
         await bench.evaluate(candidate(), EvaluationPlan(rounds=1, timing=False, unlisted_shape=False))
-        if (await bench._live()).cores.shared:
+        if (await bench.opened()).session.cores.shared:
             pytest.skip("one core: compiling and timing exclude each other")
         compiling = asyncio.create_task(bench.evaluate(slow, TIMED))
         await asyncio.sleep(0.5)

@@ -181,7 +181,7 @@ async def test_a_profile_finds_what_the_bench_compiled(tmp_path: Path) -> None:
 
     bench = ProcessBench(PROBLEM, "cpu", tmp_path / "scratch")
     try:
-        session = await bench._live()
+        session = (await bench.opened()).session
         key = session.cache_key(solution(GOOD))
     finally:
         await bench.close()
