@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_without_permission_the_rest_is_told_and_why(tmp_path: Path, stand_in: s
         ),
         (
             "import glob\ndef run(x, y, scale):\n"
-            "    open(glob.glob('/tmp/kernelarc-profile-*')[0] + '/go', 'w')\n",
+            f"    open(glob.glob('{gettempdir()}/kernelarc-profile-*')[0] + '/go', 'w')\n",
             "wrong.exception",
             "Read-only file system",
         ),
