@@ -16,6 +16,7 @@ from tempfile import mkdtemp
 import msgspec
 
 from engine.bench.sandbox import choose_sandbox
+from engine.errors import Fault
 from engine.problems.model import Problem
 from engine.problems.solution import CPP_LANGUAGES, Solution
 from engine.profile.run import Run, workload_size
@@ -79,7 +80,7 @@ async def sanitize(
     ``call_s``: what the calls may take, with the device held. ``wanted``: their processes start at once, and wait
     with their calls, which need the device, until it is set.
 
-    Never raises for what the candidate or the tool does: where the tool cannot look, a note says so.
+    Never raises for what the candidate, the tool or the machine does: where the tool cannot look, a note says so.
     """
     found = find_sanitizer() if tool is None else tool
     if not found:
@@ -89,18 +90,23 @@ async def sanitize(
         return Sanitized(notes=["compute-sanitizer was not run: this machine allows no outer sandbox"])
     index = min(range(len(problem.workloads)), key=lambda i: workload_size(problem, i))
     where = place or f"cuda:{device.index or 0}"
-    folders = {check: Path(mkdtemp(prefix="kernelarc-sanitize-")) for check in TOOLS}
-    runs = {c: _Watched(problem, solution, device, where, sandbox, folder, index) for c, folder in folders.items()}
+    runs: dict[str, Run] = {}
     try:
+        for check in TOOLS:
+            folder = Path(mkdtemp(prefix="kernelarc-sanitize-"))
+            runs[check] = _Watched(problem, solution, device, where, sandbox, folder, index)
         reports = await _looked(runs, found, call_s, wanted)
+    except (Fault, OSError) as error:  # a full disk, a lock that cannot be used
+        why = error.detail if isinstance(error, Fault) else error.strerror
+        return Sanitized(notes=[f"compute-sanitizer could not look: {clean(why or 'the machine refused', 200)}"])
     finally:
-        for folder in folders.values():
-            shutil.rmtree(folder, ignore_errors=True)
+        for run in runs.values():
+            shutil.rmtree(run.folder, ignore_errors=True)
     return concluded(reports, problem.workloads[index].uuid)
 
 
 async def _looked(
-    runs: Mapping[str, _Watched], tool: str, call_s: float, wanted: asyncio.Event | None
+    runs: Mapping[str, Run], tool: str, call_s: float, wanted: asyncio.Event | None
 ) -> list[SanitizerReport]:
     """Both checks side by side, their calls under one hold of the device."""
     failed: dict[str, Failed] = {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from engine.bench import device_lock
 from engine.bench.sandbox import choose_sandbox
 from engine.hardware.facts import cpu_facts
 from engine.problems.solution import Solution, python_solution
@@ -217,6 +219,21 @@ def test_a_stray_access_that_ends_the_call_is_read(
     tool = stand_in(tmp_path, WRITE, CLEAN)
     found = asyncio.run(sanitize(PROBLEM, solution(f"import os; {end}"), cpu_facts(), tool=tool, place="cpu"))
     assert found.reason == "wrong.memory-access" and "scale_kernel" in found.detail, found
+
+
+@pytest.mark.skipif(choose_sandbox().kind == "none", reason="needs an outer sandbox")
+@pytest.mark.parametrize("lacking", ["folder", "lock"])
+def test_a_machine_that_has_no_room_for_the_tool_loses_no_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    tool = stand_in(tmp_path, CLEAN, CLEAN)
+    if lacking == "folder":
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    else:
+        monkeypatch.setattr(device_lock, "lock_dir", lambda: tmp_path)
+        (tmp_path / "cpu.lock").mkdir()
+    found = asyncio.run(sanitize(PROBLEM, solution(), cpu_facts(), tool=tool, place="cpu"))
+    assert not found.reason and found.notes[0].startswith("compute-sanitizer could not look"), found
 
 
 @pytest.mark.skipif(choose_sandbox().kind == "none", reason="needs an outer sandbox")
