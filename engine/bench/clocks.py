@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
 
+from engine.hardware.aside import Aside
 from engine.hardware.nvml import Nvml, NvmlUnavailable
 
 TOLERANCE = 0.02  # change of the SM clock within a pair
-_ANSWER_S = 0.5
+_ANSWER_S, _OPEN_S = 0.5, 5.0
 POWER_CAP = "power cap"
 """Not by itself a reason to discard: a matrix kernel runs at the cap all the time, on both sides alike."""
 
@@ -41,21 +41,26 @@ class ClockWatch:
     def __init__(self, uuid: str | None) -> None:
         self.uuid = uuid
         self.state = "off: not a GPU" if uuid is None else "on"
+        self._driver = Aside("clocks")
         self._nvml: Nvml | None = None
-        if uuid is not None:
-            try:
-                self._nvml = Nvml()
-            except NvmlUnavailable as error:
-                self.state = f"off: {error}"
 
     async def read(self) -> ClockReading | None:
-        nvml, uuid = self._nvml, self.uuid
-        if nvml is None or uuid is None:
+        uuid = self.uuid
+        if uuid is None or self.state != "on":
             return None
         try:
-            reading = await asyncio.wait_for(asyncio.to_thread(nvml.clock, uuid), _ANSWER_S)
+            # A driver takes longer to be opened than to be asked.
+            mhz, throttle = await self._driver.ask(lambda: self._clock(uuid), _ANSWER_S if self._nvml else _OPEN_S)
         except (TimeoutError, NvmlUnavailable) as error:
-            self.state, self._nvml = f"off: {error or 'NVML does not answer'}", None
+            self.state = f"off: {error}"
+            self.close()
             return None
-        mhz, throttle = reading
         return ClockReading(sm_mhz=mhz, throttle=tuple(throttle))
+
+    def _clock(self, uuid: str) -> tuple[float, list[str]]:
+        """In the thread that may hang."""
+        self._nvml = self._nvml or Nvml()
+        return self._nvml.clock(uuid)
+
+    def close(self) -> None:
+        self._driver.stop()

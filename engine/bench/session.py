@@ -377,6 +377,7 @@ class Session:
             return
         self._opened = False
         await asyncio.gather(self.zygote.stop(), self.judge.helper.stop(), self._stop_compiling())
+        self.clocks.close()
         for side in self._sides:
             side.close()
         self._sides.clear()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
 import time
 from collections.abc import Callable, Sequence
 
+from engine.hardware.aside import Aside
 from engine.hardware.cpu import CpuMeter
 from engine.hardware.nvml import GONE, Nvml, NvmlUnavailable
 from engine.hardware.quiet import QUIET, QuietGate
@@ -25,7 +24,7 @@ GpuReader = Callable[[str, float], Sample]
 class Sampler:
     """Samples the CPU and the given GPUs and hands each reading to ``sink`` on the event loop.
 
-    GPUs are read by a daemon thread of this object. When it has not answered in time the sample says so, and it
+    GPUs are read in a daemon thread. When it has not answered in time the sample says so, and it
     is not asked again before it has. No reading is taken while ``gate`` is closed.
     """
 
@@ -42,7 +41,7 @@ class Sampler:
         self._sink, self._gpus = sink, tuple(gpus)
         self._interval_s, self._answer_s = interval_s, answer_s
         self._cpu = CpuMeter()
-        self._reader = _ReaderThread(open_reader) if self._gpus else None
+        self._reader = _Reader(open_reader) if self._gpus else None
         self._gate = gate
         self._task: asyncio.Task[None] | None = None
 
@@ -72,47 +71,25 @@ class Sampler:
         return found
 
 
-class _ReaderThread:
-    """One daemon thread that may hang in the driver without anybody waiting for it."""
+class _Reader:
+    """Of GPUs, in a thread that may hang in the driver without anybody waiting for it."""
 
     def __init__(self, open_reader: Callable[[], GpuReader]) -> None:
         self._open = open_reader
-        self._asked: queue.SimpleQueue[tuple[str, float, asyncio.Future[Sample]] | None] = queue.SimpleQueue()
-        self._waiting: asyncio.Future[Sample] | None = None
-        self._since = 0.0
-        self._thread = threading.Thread(target=self._serve, name="telemetry", daemon=True)
-        self._thread.start()
+        self._reader: GpuReader | None = None
+        self._driver = Aside("telemetry")
 
     async def read(self, uuid: str, at: float, answer_s: float) -> Sample:
-        if self._waiting is not None and not self._waiting.done():
-            stuck = time.monotonic() - self._since
+        if stuck := self._driver.silent_s:
             return Sample(at=at, device=uuid, reason=f"the driver has not answered for {stuck:.0f} s")
-        self._waiting = asyncio.get_running_loop().create_future()
-        self._since = time.monotonic()
-        self._asked.put((uuid, at, self._waiting))
-        done, _ = await asyncio.wait([self._waiting], timeout=answer_s)
-        if not done:
-            return Sample(at=at, device=uuid, reason=f"the driver has not answered for {answer_s:.0f} s")
-        return self._waiting.result()
+        try:
+            return await self._driver.ask(lambda: self._sample(uuid, at), answer_s)
+        except (TimeoutError, NvmlUnavailable) as error:
+            return Sample(at=at, device=uuid, reason=str(error))
+
+    def _sample(self, uuid: str, at: float) -> Sample:
+        self._reader = self._reader or self._open()
+        return self._reader(uuid, at)
 
     def stop(self) -> None:
-        self._asked.put(None)
-
-    def _serve(self) -> None:
-        reader: GpuReader | None = None
-        while (order := self._asked.get()) is not None:
-            uuid, at, future = order
-            try:
-                reader = reader or self._open()
-                sample = reader(uuid, at)
-            except NvmlUnavailable as error:
-                sample = Sample(at=at, device=uuid, reason=str(error))
-            try:
-                future.get_loop().call_soon_threadsafe(_deliver, future, sample)
-            except RuntimeError:  # the loop has closed meanwhile
-                return
-
-
-def _deliver(future: asyncio.Future[Sample], sample: Sample) -> None:
-    if not future.done():
-        future.set_result(sample)
+        self._driver.stop()
