@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from engine.problems.axes import names_in, resolve_axes
+from engine.problems.dtypes import stored_shape
 from engine.problems.model import ConstAxis, Definition, ExprAxis, Problem, Workload
 from engine.recipes.dag import Graph, merge
 from engine.recipes.graph import REDUCED, RawGraph
@@ -104,10 +105,16 @@ def axis_lines(definition: Definition, texts: Sequence[str]) -> list[str]:
 
 
 def _shown(definition: Definition, axis: str) -> str | None:
+    """An expression for it over the inputs' shapes, if one shows it: better one whose values are not packed."""
+    packed = None
     for name, spec in definition.inputs.items():
-        if spec.shape and axis in spec.shape:
-            return f"{name}.shape[{spec.shape.index(axis)}]"
-    return None
+        if not spec.shape or axis not in spec.shape:
+            continue
+        place = spec.shape.index(axis)
+        if stored_shape(spec.dtype, [2] * len(spec.shape))[place] == 2:
+            return f"{name}.shape[{place}]"
+        packed = packed or f"2 * {name}.shape[{place}]"
+    return packed
 
 
 def _names(text: str) -> set[str]:

@@ -12,6 +12,7 @@ from engine.guard.gate import check
 from engine.problems.model import Problem
 from engine.problems.solution import Solution, python_solution
 from engine.recipes.dispatch import Measured, compose
+from engine.recipes.subject import axis_lines
 from engine.reports.dispatch_table import dispatch_table
 from tests.content.helpers import small_problem
 
@@ -50,6 +51,26 @@ def test_each_shape_gets_its_fastest() -> None:
 def test_a_lead_within_the_margin_does_not_count() -> None:
     assert compose(PROBLEM, [measured(1, 1.0, 1.0, 1.0), measured(2, 0.995, 2.0, 2.0)]) is None
     assert compose(PROBLEM, [measured(1, 1.0, 1.0, 1.0), measured(2, 0.9, 2.0, 2.0)]) is not None
+
+
+@pytest.mark.parametrize(
+    ("first", "axis", "shown"),
+    [
+        ("float4_e2m1", "k", "scale.shape[0]"),  # two values a byte: the other input shows it as it is
+        ("float4_e2m1", "n", "2 * x.shape[1]"),
+        ("float4_e2m1", "rows", "x.shape[0]"),
+        ("float4_e2m1fn_x2", "n", "x.shape[1]"),  # declared in bytes
+    ],
+)
+def test_axes_of_packed_inputs_count_values(first: str, axis: str, shown: str) -> None:
+    problem = small_problem(
+        "def run(x, w, scale):\n    return scale\n",
+        {"x": ("rows n", first), "w": ("rows k", first), "scale": ("k", "float32")},
+        {"y": ("k", "float32")},
+        {"rows": None, "n": None, "k": None},
+        [{"rows": 2, "n": 4, "k": 8}],
+    )
+    assert axis_lines(problem.definition, [axis]) == [f"{axis} = {shown}"]
 
 
 def test_nothing_to_combine() -> None:
