@@ -45,7 +45,8 @@ class JudgeClient:
             try:
                 await self.helper.send(request, fds)
                 decoder = msgspec.msgpack.Decoder(kind)
-                return await asyncio.wait_for(wire.read_frame(self.helper.reader, decoder), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    return await wire.read_frame(self.helper.reader, decoder)
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
                     self.helper.process.kill()  # what it may still say would be taken for another answer

@@ -1,4 +1,8 @@
-"""The engine's side of its helper processes: start, talk, time out, kill. All coroutines; nothing here forks."""
+"""The engine's side of its helper processes: start, talk, time out, kill. All coroutines; nothing here forks.
+
+Nothing in the bench waits by ``asyncio.wait_for``: until Python 3.12 that forgets a cancellation which comes in
+the moment of the answer, and whoever stops an agent then waits for the whole evaluation.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ from engine.errors import Fault
 T = TypeVar("T")
 _GRACE_S = 5.0
 _ENDING_S = 2.0
+_SPAWN_S = 30.0
 _OUTPUT_LIMIT = 1 << 20
 _OUTPUT_KEPT = 4096
 
@@ -101,15 +106,16 @@ class Helper:
 
     async def code(self) -> int | None:
         """The exit status of a process whose socket is closed; ``None`` if it does not end all the same."""
-        try:
-            return await asyncio.wait_for(self.process.wait(), _ENDING_S)
-        except TimeoutError:
-            return None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ENDING_S):
+                return await self.process.wait()
+        return None
 
     async def stop(self) -> None:
         self.writer.close()
         try:
-            await asyncio.wait_for(self.process.wait(), _ENDING_S)
+            async with asyncio.timeout(_ENDING_S):
+                await self.process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
@@ -142,7 +148,8 @@ class Zygote:
     async def start(cls, helper: Helper, timeout_s: float = 120.0) -> Zygote:
         decoder = msgspec.msgpack.Decoder(wire.Ready)
         try:
-            ready = await asyncio.wait_for(wire.read_frame(helper.reader, decoder), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                ready = await wire.read_frame(helper.reader, decoder)
         except (EOFError, TimeoutError, wire.ProtocolError) as error:
             detail = helper.last_words() or type(error).__name__
             await helper.stop()
@@ -187,7 +194,8 @@ class Zygote:
                     await self.helper.send(request, [theirs.fileno(), write, *arenas])
                 finally:
                     os.close(write)
-            error = await asyncio.wait_for(future, 30.0)
+            async with asyncio.timeout(_SPAWN_S):
+                error = await future
             started = not error
         except (TimeoutError, ConnectionError, OSError) as problem:
             error = str(problem) or type(problem).__name__
@@ -197,9 +205,14 @@ class Zygote:
                 os.close(read)
         if error:
             raise Fault("fault.spawn", f"a candidate process could not be started: {error}")
-        ours.setblocking(False)
-        reader, writer = await asyncio.open_connection(sock=ours)
-        return Child(self, number, reader, writer, read, exited)
+        try:
+            ours.setblocking(False)
+            reader, writer = await asyncio.open_connection(sock=ours)
+            return Child(self, number, reader, writer, read, exited)
+        except BaseException:
+            ours.close()
+            os.close(read)
+            raise
 
     @property
     def gone(self) -> bool:
@@ -291,7 +304,8 @@ class Child:
         try:
             self.writer.write(wire.frame(record))
             await self.writer.drain()
-            report = await asyncio.wait_for(wire.read_frame(self.reader, self._decoder), timeout_s + _GRACE_S)
+            async with asyncio.timeout(timeout_s + _GRACE_S):
+                report = await wire.read_frame(self.reader, self._decoder)
         except TimeoutError:
             report = wire.Report(event="timeout")
         except (EOFError, ConnectionError):
@@ -315,7 +329,8 @@ class Child:
         self.writer.close()
         await self.zygote.kill(self.number)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.exited.wait(), 5.0)
+            async with asyncio.timeout(_GRACE_S):
+                await self.exited.wait()
         self.output.drain()
 
 

@@ -21,7 +21,8 @@ async def run_tool(
         *argv, stdin=DEVNULL, stdout=stdout, stderr=PIPE, env=env, cwd="/", start_new_session=True
     )
     try:
-        answer, said = await asyncio.wait_for(process.communicate(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            answer, said = await process.communicate()
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):

@@ -61,7 +61,7 @@ async def test_a_process_that_owes_an_answer_is_not_asked_again(bench: ProcessBe
 async def test_who_is_cancelled_while_a_process_ends_leaves_nothing(
     bench: ProcessBench, problem: Problem, times: int
 ) -> None:
-    session = await bench._live()
+    session = (await bench.opened()).session
     sides = [Contender(session, reference_solution(problem), "candidate") for _ in range(2)]
     for side in sides:
         await side.start()
@@ -74,6 +74,28 @@ async def test_who_is_cancelled_while_a_process_ends_leaves_nothing(
     assert closing.cancelled()
     assert len(session._free) == free + 2
     assert all(child is not None and child.exited.is_set() for child in children)
+
+
+@pytest.mark.parametrize("late", range(5), ids=lambda turns: f"{turns} turns of the loop after it")
+async def test_a_cancellation_in_the_moment_of_the_answer_is_not_forgotten(
+    bench: ProcessBench, problem: Problem, late: int
+) -> None:
+    session = (await bench.opened()).session
+    side = Contender(session, reference_solution(problem), "candidate")
+    await side.start()
+    child = side.child
+    assert child is not None
+    child.reader = asyncio.StreamReader()
+    asking = asyncio.create_task(child.ask(wire.Affinity(cores=session.cores.work, nice=0), 5.0))
+    await asyncio.sleep(0.05)
+    child.reader.feed_data(wire.frame(wire.Report(event="done")))
+    for _ in range(late):
+        await asyncio.sleep(0)
+    told = asking.done()
+    asking.cancel()
+    await asyncio.wait({asking})
+    assert asking.cancelled() or told
+    await side.close()
 
 
 async def test_a_judge_that_does_not_answer_in_time_is_replaced(bench: ProcessBench, problem: Problem) -> None:
