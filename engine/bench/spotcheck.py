@@ -12,10 +12,18 @@ import secrets
 WANTED = 24  # compared calls per workload by the time that a decision may be made, where the judge can afford them
 
 
+def falls_on(each_s: float, room_s: float) -> bool:
+    """Whether a block is looked at: always while that is cheap, else by lot, so that its share of time is kept.
+
+    ``each_s``: what comparing one call takes (0: unknown). ``room_s``: judge's time that this block may take.
+    """
+    return room_s > 0.0 and secrets.SystemRandom().random() * each_s < room_s
+
+
 def spot_checks(calls: int, min_pairs: int, each_s: float, room_s: float) -> int:
     """How many calls of a block of ``calls`` are compared: one at any price, more while they are cheap.
 
-    ``each_s``: what comparing one took so far (0: unknown). ``room_s``: judge's time that may still be spent.
+    ``each_s``: what comparing one took so far (0: unknown). ``room_s``: judge's time that this block may take.
     """
     wanted = math.ceil(WANTED / max(min_pairs, 1))
     affordable = wanted if each_s <= 0 else int(room_s / each_s)

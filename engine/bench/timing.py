@@ -13,7 +13,7 @@ from engine.bench import judge_wire as jw
 from engine.bench.api import EvaluationPlan
 from engine.bench.clocks import disturbance
 from engine.bench.contender import Block, Contender, Failure, fill
-from engine.bench.correctness import Correctness, one_round
+from engine.bench.correctness import Correctness, check_one, one_round
 from engine.bench.plan_calls import (
     FRESH,
     block_size,
@@ -22,7 +22,7 @@ from engine.bench.plan_calls import (
     style_of_round,
 )
 from engine.bench.reasons import fault_reason
-from engine.bench.spotcheck import chosen, spot_checks
+from engine.bench.spotcheck import chosen, falls_on, spot_checks
 from engine.bench.stats import PairDecision, decide_pairs
 from engine.hardware.quiet import QUIET
 
@@ -92,6 +92,7 @@ class Pairing:
         self._granted_s = _DEVICE_CHECKS_S if candidate.session.on_gpu else _CHECKS_S
         self._compared: dict[int, int] = {}
         self._comparing_s: dict[int, float] = {}
+        self._unchecked: set[int] = set()  # workloads whose last block was not looked at
         self.candidate, self.sides = candidate, [candidate, *rivals]
         self.plan, self.results = plan, results
         self.workloads = [index for index, result in results.items() if not result.reason]
@@ -130,14 +131,50 @@ class Pairing:
             self.timing.pairs = pair + 1
             if not self.workloads or self._settled(time.monotonic() - begin - away_s):
                 break
+        await self._close()
         self.timing.seconds = time.monotonic() - begin - away_s
         return self.timing
 
-    def _must_check(self, workload: int, pair: int) -> bool:
-        """Every pair is checked while that is cheap; one secretly chosen early pair at any cost."""
-        if pair == self._sure.setdefault(workload, secrets.randbelow(self.plan.min_pairs)):
-            return True
-        return self._checking_s < max(self._granted_s, self._running_s * _CHECK_SHARE)
+    async def _close(self) -> None:
+        """A block more, compared at any cost, of each workload whose last one was not looked at.
+
+        It counts for nothing. Where comparing takes longer than running, few timed calls are compared, and who
+        computes for some calls and then stops would gain by all that come after; nobody can tell a last block.
+        """
+        candidate = self.candidate
+        for workload in sorted(self._unchecked):
+            if workload not in self.workloads:
+                continue
+            inputs = candidate.session.draw(workload, self.timing.sizes[workload])
+            style = style_of_round(self.timing.pairs + 3)
+            result = self.results[workload]
+            try:
+                filled = await fill([candidate], workload, inputs)
+                await candidate.call(workload, inputs, filled, style)
+                if not await check_one(candidate, workload, inputs, result, style, "a timed call"):
+                    self.workloads.remove(workload)
+            except Failure as failure:
+                self._failed(candidate, workload, failure)
+            await self.breathe()
+
+    def _calls_to_check(self, workload: int, pair: int, calls: int) -> int:
+        """How many calls of this block are compared, 0 for none.
+
+        One secretly chosen early pair is looked at at any cost. What else may be spent is spread over the pairs to
+        come: were it spent on the first ones, who lies from some call on would meet no check any more.
+        """
+        sure = pair == self._sure.setdefault(workload, secrets.randbelow(self.plan.min_pairs))
+        compared = self._compared.get(workload, 0)
+        each_s = self.candidate.session.judge.compare_s.get(workload, 0.0)
+        if compared:
+            each_s = self._comparing_s[workload] / compared
+        room_s = max(self._granted_s, self._running_s * _CHECK_SHARE) - self._checking_s
+        room_s /= len(self.workloads) * max(self.plan.min_pairs - pair, 1)
+        if not sure and not falls_on(each_s, room_s):
+            return 0
+        if self.candidate.session.own_inputs:
+            return 1  # copying off a device takes long, and few slots are kept for it
+        return spot_checks(calls, self.plan.min_pairs, each_s, room_s)
 
     async def _pair(self, workload: int, pair: int) -> None:
         session, size = self.candidate.session, self.timing.sizes[workload]
@@ -164,8 +201,10 @@ class Pairing:
         if self.candidate.reuses_output and len(inputs) > 1:
             self._one_call_a_block()
             return
-        if self._must_check(workload, pair) and not await self._check(workload, inputs, style):
+        count = self._calls_to_check(workload, pair, len(inputs))
+        if count and not await self._check(workload, inputs, style, count):
             return
+        (self._unchecked.discard if count else self._unchecked.add)(workload)
         self._checking_s += time.monotonic() - now
         for role, block in blocks.items():
             self.timing.blocks[role][workload].append(block)
@@ -197,22 +236,18 @@ class Pairing:
         for by_workload in self.timing.blocks.values():
             for blocks in by_workload.values():
                 blocks.clear()
+        self._unchecked.update(self.workloads)
 
-    async def _check(self, workload: int, inputs: list[jw.Inputs], style: int) -> bool:
-        """Secretly chosen calls of the block that has just been timed."""
-        compared, spent = self._compared.get(workload, 0), self._comparing_s.get(workload, 0.0)
-        room = max(self._granted_s, self._running_s * _CHECK_SHARE) - self._checking_s
-        count = 1  # copying off a device takes long, and few slots are kept for it
-        if not self.candidate.session.own_inputs:
-            count = spot_checks(len(inputs), self.plan.min_pairs, spent / max(compared, 1), room)
+    async def _check(self, workload: int, inputs: list[jw.Inputs], style: int, count: int) -> bool:
+        """``count`` secretly chosen calls of the block that has just been timed."""
         begin = time.monotonic()
         try:
             checked = await self.candidate.check(workload, inputs, chosen(len(inputs), count))
         except Failure as failure:
             self._failed(self.candidate, workload, failure)
             return False
-        self._compared[workload] = compared + count
-        self._comparing_s[workload] = spent + time.monotonic() - begin
+        self._compared[workload] = self._compared.get(workload, 0) + count
+        self._comparing_s[workload] = self._comparing_s.get(workload, 0.0) + time.monotonic() - begin
         if not self.results[workload].absorb(checked, style, "a timed call"):
             self.workloads.remove(workload)
             return False

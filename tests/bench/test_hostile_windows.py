@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.bench import contender
+from engine.bench import contender, timing
 from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench
 from engine.bench.herd import Awake, Herd
@@ -209,3 +209,39 @@ async def test_one_buffer_for_a_whole_block_hides_no_skipped_call(bench: Process
     )
     answer = await bench.evaluate(candidate(lies, SLOW), TIMED)
     assert answer.reason == "hack.timing", (answer.reason, answer.geomean_speedup)
+
+
+STOPS = """
+import time
+_seen = {}
+
+def _block_of(shape):
+    block, last = _seen.get(shape, (0, 0.0))
+    block += time.monotonic() - last > 0.004
+    return block
+
+def _ended(shape, block):
+    _seen[shape] = (block, time.monotonic())
+
+_outs = {}
+"""
+STOPS_BODY = """
+block = _block_of(x.shape)
+if block <= 5: _outs[x.shape] = sum(torch.softmax(x, dim=-1) for _ in range(40)) / 40 * scale + y
+out = _outs[x.shape]RETURNED
+_ended(x.shape, block)
+return out
+"""
+
+
+@pytest.mark.parametrize("returned", ["", ".clone()"], ids=["one buffer", "new buffers"])
+async def test_who_stops_computing_once_the_checks_are_spent_gains_nothing(
+    bench: ProcessBench, candidate: Make, monkeypatch: pytest.MonkeyPatch, returned: str
+) -> None:
+    """Where comparing is dear only few timed calls are looked at: here none but those of each first pair."""
+    monkeypatch.setattr(timing, "_CHECKS_S", 0.0)
+    monkeypatch.setattr(timing, "_CHECK_SHARE", 0.0)
+    monkeypatch.setattr(timing.secrets, "randbelow", lambda limit: 0)
+    source = candidate(STOPS, STOPS_BODY.strip().replace("RETURNED", returned))
+    answer = await bench.evaluate(source, TIMED)
+    assert answer.verdict != "PASS" or (answer.geomean_speedup or 9.0) < 1.3, answer.geomean_speedup

@@ -26,7 +26,7 @@ from engine.bench.noise import Cost, affordable
 from engine.bench.noop import overhead_of
 from engine.bench.plan_calls import FRESH, HIDDEN, REFILLED, block_size, style_of_round
 from engine.bench.reasons import missing_package, reason_of, status_of, verdict_of
-from engine.bench.spotcheck import chosen, spot_checks
+from engine.bench.spotcheck import chosen, falls_on, spot_checks
 from engine.bench.stats import TimingCheck, process_noise_floor
 from engine.bench.unlisted import UUID, unlisted_workload
 from engine.problems.axes import resolve_axes
@@ -431,6 +431,13 @@ def test_how_many_timed_calls_are_compared(
     assert spot_checks(calls, pairs, each_s, room_s) == wanted
     picked = chosen(calls, wanted)
     assert len(set(picked)) == wanted and all(0 <= index < calls for index in picked)
+
+
+def test_which_timed_blocks_are_looked_at() -> None:
+    """Every one while that is cheap, none where nothing may be spent, and else the share that can be afforded."""
+    assert all(falls_on(0.0, 0.1) and falls_on(0.1, 0.1) for _ in range(100))
+    assert not any(falls_on(0.0, 0.0) or falls_on(0.1, -0.1) for _ in range(100))
+    assert 50 < sum(falls_on(1.0, 0.25) for _ in range(400)) < 150
 
 
 @pytest.mark.parametrize(
