@@ -15,7 +15,7 @@ from engine.bench.api import EvaluationPlan, PhaseSink
 from engine.bench.build import library_of, needs_build
 from engine.bench.claims import verify_claims
 from engine.bench.contender import Contender, Failure, close_all
-from engine.bench.correctness import Correctness, check_rounds, first_call
+from engine.bench.correctness import Correctness, check_rounds, first_call, name_replay
 from engine.bench.device_lock import DeviceLock, Turn
 from engine.bench.idle import IdleCalls
 from engine.bench.reasons import asks_for_cuda, fault_reason, missing_package, system_fault, verdict_of
@@ -249,6 +249,7 @@ class Trial:
         begin, waited = time.monotonic(), 0.0
         for workload, result in self.results.items():
             await check_rounds(self.candidate, workload, self.plan.rounds, result)
+            await name_replay(self.candidate, workload, result)
             waited += await self.breathe()
         self.phases["correctness"] = time.monotonic() - begin - waited
 
@@ -328,4 +329,6 @@ class Trial:
             blocks["reference"] = blocks.get("incumbent", blocks["candidate"])
         if not self._failed():
             await verify_claims(self)
+        for workload, result in self.results.items():
+            await name_replay(self.candidate, workload, result)
         self.phases["timing"] = time.monotonic() - begin - (self.phases["wait"] - waited)

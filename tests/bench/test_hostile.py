@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from engine.bench import contender
@@ -124,6 +125,21 @@ async def test_ends_with_one_reason_and_the_engine_unharmed(
     assert answer.reason.startswith(reason), (answer.reason, answer.detail)
     assert (answer.verdict == "PASS") == (reason == "")
     assert [w.uuid for w in answer.workloads] == ["w16", "w48"]
+
+
+@pytest.mark.parametrize("honest", [3, 5, 7, 9])
+async def test_a_replay_after_some_calls_is_called_the_same_wherever_it_is_found(
+    bench: ProcessBench, candidate: Make, honest: int
+) -> None:
+    """Not by the style of the round that follows those calls: nothing here depends on how inputs are refilled."""
+    before = "_calls, _kept = {}, {}"
+    body = (
+        "_calls[x.shape] = _calls.get(x.shape, 0) + 1\n"
+        f"if _calls[x.shape] <= {honest}: _kept[x.shape] = torch.softmax(x, dim=-1) * scale + y\n"
+        "return _kept[x.shape]"
+    )
+    answer = await bench.evaluate(candidate(before, body), msgspec.structs.replace(QUICK, rounds=6))
+    assert answer.reason == "wrong.stale-output", (answer.reason, answer.detail)
 
 
 async def test_a_crash_leaves_the_other_workloads_their_verdict(bench: ProcessBench, candidate: Make) -> None:
