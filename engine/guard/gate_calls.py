@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from engine.guard import gate_rules as rules
@@ -17,6 +18,10 @@ _LOOKUPS = frozenset({"__getattribute__", "__getattr__"})
 _SETTERS = frozenset({"__setattr__", "__delattr__"})
 _SPELLED = frozenset({"getattr", "setattr", "delattr"})
 _FX_METHODS = frozenset({"placeholder", "create_node", "call_method", "call_module", "get_attr", "create_arg"})
+_LOOKED_UP = frozenset(
+    {"get_attr", "call_method", "fetch_attr", "get_submodule", "get_parameter", "get_buffer", "set_submodule"}
+)
+"""Methods of torch.fx and of modules whose text becomes attributes, part by part."""
 _PATH_METHODS = frozenset({"unlink", "mkdir", "touch", "rmdir", "chmod", "makedirs"})
 
 
@@ -89,8 +94,8 @@ def _method(scan: Scan, node: ast.Call, function: ast.Attribute, scope: Scope) -
             scan.add(node, ("gate.forbidden-call", ".system() runs a command"))
     elif name in _PATH_METHODS and scan.imported & {"pathlib", "pathlib.Path", "pathlib.PosixPath"}:
         scan.add(node, ("gate.forbidden-call", f".{name}() changes files"))
-    elif name in _FX_METHODS:
-        _fx_target(scan, node, scope)
+    elif name in _FX_METHODS | _LOOKED_UP:
+        _fx_target(scan, node, scope, looked_up=name in _LOOKED_UP)
     elif name == "join" and given and isinstance(function.value, ast.Constant):
         scan.composed(node, scope)
     elif name in ("get", "setdefault", "pop") and given:
@@ -100,10 +105,13 @@ def _method(scan: Scan, node: ast.Call, function: ast.Attribute, scope: Scope) -
             scan.add(node, rules.refuse_attribute_text(text))
 
 
-def _fx_target(scan: Scan, node: ast.Call, scope: Scope) -> None:
+def _fx_target(scan: Scan, node: ast.Call, scope: Scope, *, looked_up: bool) -> None:
     """torch.fx pastes targets and names into the source that it generates and runs."""
     for argument in (*node.args, *(k.value for k in node.keywords)):
         text = scan.text(argument, scope)
+        if text is not None and looked_up:
+            for part in text.split("."):
+                scan.add(node, rules.refuse_attribute_text(part))
         if text is not None and not all(part.isidentifier() or part.isdigit() for part in text.split(".")):
             scan.add(node, ("gate.obfuscation", f"{text[:60]!r} becomes generated code; use a plain name"))
 
@@ -123,6 +131,11 @@ def _known(scan: Scan, node: ast.Call, target: str, scope: Scope) -> None:
             scan.attribute_name(node, name, scope)
     elif target in ("operator.setitem", "operator.delitem") and len(given) >= 2:
         store_item(scan, node, given[0], given[1], scope)
+    elif target in ("functools.update_wrapper", "functools.wraps"):
+        _copied_attributes(scan, node, target, scope)
+    elif target == "os.path.expandvars" and given:
+        for name in re.findall(r"\$\{?(\w+)", scan.text(given[0], scope) or ""):
+            scan.add(node, rules.refuse_environment_read(name))
     elif target == "importlib.import_module":
         _import_module(scan, node, scope)
     elif target == "sys.modules.get" and given:
@@ -139,6 +152,19 @@ def _known(scan: Scan, node: ast.Call, target: str, scope: Scope) -> None:
         _path(scan, node, scope)
     elif target in TABLES.exits:
         scan.add(node, ("gate.forbidden-call", f"{target} ends the process"))
+
+
+def _copied_attributes(scan: Scan, node: ast.Call, target: str, scope: Scope) -> None:
+    """``update_wrapper(mine, theirs, assigned=(…))`` copies these attributes of theirs."""
+    if target.endswith("update_wrapper") and node.args:
+        for found in scan.dotted(node.args[0], scope):
+            scan.add(node, rules.refuse_store(found, "attributes"))
+    at = 2 if target.endswith("update_wrapper") else 1
+    named = [k.value for k in node.keywords if k.arg in ("assigned", "updated")]
+    for names in (*node.args[at:], *named):
+        for element in names.elts if isinstance(names, ast.Tuple | ast.List | ast.Set) else ():
+            text = scan.text(element, scope)
+            scan.add(node, rules.refuse_attribute_text(text) if text is not None else None)
 
 
 def _open(scan: Scan, node: ast.Call, mode: ast.expr | None, scope: Scope, *, method: bool = False) -> None:

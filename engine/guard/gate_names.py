@@ -262,10 +262,22 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr | None
 
 
 def _elements(target: ast.expr, iterable: ast.expr) -> list[tuple[str, ast.expr | None]]:
-    """(name, value) for a loop over a literal: the loop variable can be any of the elements."""
+    """(name, value) for a loop over a literal: the loop variable can be any of the elements.
+
+    What a loop over ``dir(x)`` yields is no element that stands there, and comes out of that call all the same.
+    """
+    if isinstance(target, ast.Name) and any(_lists_names(part) for part in ast.walk(iterable)):
+        return [(target.id, ast.Await(value=iterable))]
     if not isinstance(iterable, ast.Tuple | ast.List | ast.Set):
         return []
     found: list[tuple[str, ast.expr | None]] = []
     for element in iterable.elts:
         found.extend(_pairs(target, element))
     return found
+
+
+def _lists_names(node: ast.AST) -> bool:
+    """``dir`` or ``.__dir__``."""
+    return (isinstance(node, ast.Name) and node.id == "dir") or (
+        isinstance(node, ast.Attribute) and node.attr == "__dir__"
+    )
