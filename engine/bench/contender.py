@@ -18,7 +18,7 @@ from engine.errors import Fault
 from engine.problems.solution import Solution
 
 _TIMED_NICE = -15
-_GPU_COMPILE = 2.5  # first calls there compile and tune
+_GPU_COMPILE = 3.0  # first calls there compile and tune
 
 
 class Failure(Exception):
