@@ -143,7 +143,7 @@ class Arena:
         for extent in reversed(shape):
             stride.append(step)
             step *= max(extent, 1)
-        empty = torch.empty(0, dtype=dtype)
+        empty = torch.empty(0, dtype=dtype, device="cpu")  # a candidate may have set another default
         if not math.prod(shape):
             return empty.reshape(shape)
         size = math.prod(shape) * empty.itemsize

@@ -57,6 +57,11 @@ HONEST = {
         "@torch.compile(backend='aot_eager')\ndef f(x, y, scale): return torch.softmax(x, dim=-1) * scale + y",
         "return f(x, y, scale)",
     ),
+    "a default device of its own": ("torch.set_default_device('meta')", "return torch.softmax(x, dim=-1) * scale + y"),
+    "a default type of its own": (
+        "torch.set_default_dtype(torch.float64)",
+        "return torch.softmax(x, dim=-1) * torch.tensor(scale, dtype=x.dtype) + y",
+    ),
     "jit.script": (
         "@torch.jit.script\ndef f(x, y, scale: float):\n    return torch.softmax(x, dim=-1) * scale + y",
         "return f(x, y, scale)",
