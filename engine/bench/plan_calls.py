@@ -12,7 +12,7 @@ FRESH, REFILLED, HIDDEN = range(3)
 """Call styles, as in :mod:`engine.bench.harness` (which the engine cannot import: it loads torch)."""
 
 FIRST_CALL_S = 100.0  # compilation happens in a first call
-"""Well below two minutes: what somebody lets loop for that long must not end now before and now after its deadline."""
+"""Well below two minutes: what loops for that long must not end now before and now after its deadline."""
 REFERENCE_S = 120.0
 AFTER_TIMEOUT_S = 10.0  # what later workloads get once one has run into its deadline
 LOOKED_AT = 2
