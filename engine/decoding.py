@@ -17,6 +17,7 @@ from engine.text import one_line
 
 _PAIR = re.compile(rb"(?<!\\)((?:\\\\)*)\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*(\\u[dD][89a-fA-F][0-9a-fA-F]{2})")
+_MERGE = "tag:yaml.org,2002:merge"
 DEEP = "nested too deeply"
 _YAML_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -102,6 +103,17 @@ def _loader() -> Any:
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     class Loader(base):  # type: ignore[misc, valid-type]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            written: set[str] = set()  # before `<<` adds what is merged in
+            for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+                if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                    continue
+                if key.value in written:
+                    what = f"{one_line(key.value, 40)!r} is written twice"
+                    raise yaml.constructor.ConstructorError(None, None, what, key.start_mark)
+                written.add(key.value)
+            return super().construct_mapping(node, deep=deep)
+
         def construct_object(self, node: Any, deep: bool = False) -> Any:
             try:
                 return super().construct_object(node, deep=deep)

@@ -191,13 +191,17 @@ def check_keys(models: Iterable[str], api_base: str | None) -> None:
 
 def _check_sources(config: CampaignConfig) -> None:
     """What the settings point at must be there before a campaign is created."""
+    from engine.proposers.inbox import check_folder
+    from engine.proposers.replay import check_recording
     from engine.skills import load_skills
     from engine.store.campaigns import resolve_campaign
 
     if config.memory_from is not None:
         resolve_campaign(config.memory_from)
-    if config.replay is not None and not Path(config.replay).is_file():
-        resolve_campaign(config.replay)
+    if config.replay is not None:
+        check_recording(config.replay)
+    if config.inbox is not None:
+        check_folder(Path(config.inbox))
     if config.strategies:
         skills = load_skills()
         known = {skill.name for skill in skills.skills.values() if not skill.meta}

@@ -18,6 +18,7 @@ from engine import paths
 from engine.config import PRESETS, CampaignConfig
 from engine.errors import BadInput
 from engine.guard.plateau import LINE_TRIES
+from engine.text import nearest, one_line
 
 PRESET_SETTINGS: dict[str, dict[str, Any]] = {
     "single": {"agents": 1, "memory": "private", "wins": 16, "traps": 16, "leaderboard": False},
@@ -37,6 +38,21 @@ MARGIN_CUDA = 0.01
 
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _FIELDS = frozenset(field.name for field in msgspec.structs.fields(CampaignConfig))
+BESIDE = frozenset({"name", "seed_solution"})
+"""Keys of ``campaign.yaml`` that are no settings: what the campaign is called and where it starts."""
+
+_WRONG_TYPE = re.compile(r"Expected `([^`]+)`, got `[^`]+` - at `\$\.(\w+)(?:\[\d+\])?`")
+_WORDS = {
+    "wins": "a whole number, or all",
+    "traps": "a whole number, or all",
+    "leaderboard": "on or off",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "array": "a list",
+}
+"""What a setting takes, by its key where the type does not say it."""
 
 
 def resolve(explicit: Mapping[str, Any], *, where: str = "") -> CampaignConfig:
@@ -47,13 +63,25 @@ def resolve(explicit: Mapping[str, Any], *, where: str = "") -> CampaignConfig:
     """
     unknown = sorted(set(explicit) - _FIELDS)
     if unknown:
-        raise BadInput(f"unknown setting {unknown[0]!r}", where=where, fix=f"known: {', '.join(sorted(_FIELDS))}")
+        known = sorted(_FIELDS | BESIDE)
+        what = f"unknown setting {unknown[0]!r}{nearest(unknown[0], known)}"
+        raise BadInput(what, where=where, fix=f"known: {', '.join(known)}")
     settings = {**preset(str(explicit.get("config", "multi-bounded")), where=where), **explicit}
     try:
         config = msgspec.convert(settings, CampaignConfig)
     except msgspec.ValidationError as error:
-        raise BadInput(str(error), where=where or "settings", fix="see `kernelarc run --help`") from None
+        raise _wrong_type(str(error), settings, where or "settings") from None
     return labelled(checked(config, where=where))
+
+
+def _wrong_type(said: str, settings: Mapping[str, Any], where: str) -> BadInput:
+    """msgspec's complaint about a type in the words of the person who wrote the file."""
+    found = _WRONG_TYPE.fullmatch(said)
+    if found is None:
+        return BadInput(said, where=where, fix="see `kernelarc run --help`")
+    kind, key = found[1].split(" | ")[0], found[2]
+    value = one_line(repr(settings[key]), 60)
+    return BadInput(f"{key} is {value}", where=where, fix=f"use {_WORDS.get(key) or _WORDS.get(kind, kind)}")
 
 
 def preset(name: str, *, where: str = "") -> dict[str, Any]:
@@ -141,6 +169,7 @@ def _check_budgets(config: CampaignConfig, where: str) -> None:
     _require(config.reply_tokens >= 256, f"reply_tokens is {config.reply_tokens}", "use 256 or more", where)
     context = config.context_tokens
     _require(context is None or context >= 1024, f"context_tokens is {context}", "use 1024 or more", where)
+    _require(config.prompt_tokens >= 1024, f"prompt_tokens is {config.prompt_tokens}", "use 1024 or more", where)
 
 
 def _check_search(config: CampaignConfig, where: str) -> None:
@@ -166,6 +195,8 @@ def _check_sources(config: CampaignConfig, where: str) -> None:
         _require(config.replay is not None, "proposer replay without a recording", "add --replay FILE", where)
     if config.replay is not None:
         _require("replay" in config.proposer, "a replay without its proposer", "add --proposer replay", where)
+    if config.inbox is not None:
+        _require("inbox" in config.proposer, "an inbox without its proposer", "add --proposer inbox", where)
 
 
 def _require(holds: bool, what: str, fix: str, where: str) -> None:
@@ -181,10 +212,13 @@ def margin_of(config: CampaignConfig) -> float:
 
 
 def absolute_sources(config: CampaignConfig) -> CampaignConfig:
-    """File settings made absolute: the engine runs in another directory than the person who started it."""
+    """File settings made absolute: the engine runs in another directory than the person who started it.
+
+    A recording that is no file is a campaign's name; an inbox is a folder, there or not yet.
+    """
     changes: dict[str, Any] = {}
     for name in ("replay", "inbox"):
         value = getattr(config, name)
-        if value is not None and ("/" in value or Path(value).exists()):
+        if value is not None and (name == "inbox" or "/" in value or Path(value).exists()):
             changes[name] = str(paths.expanded(value).resolve())
     return msgspec.structs.replace(config, **changes)

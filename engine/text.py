@@ -5,6 +5,7 @@ Every function is linear in its input: bounded patterns, no backtracking over th
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -178,3 +179,9 @@ def cut_middle(text: str, limit: int) -> str:
 def counted(number: int, word: str) -> str:
     """``1 win``, ``2 wins``."""
     return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -64,6 +64,14 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def is_file(path: Path) -> bool:
+    """``Path.is_file``, also for names that are too long or hold a NUL."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def _must_be_plain(seen: int, path: Path, inside: Path | None) -> None:
     place = Path(f"/proc/self/fd/{seen}").readlink()
     if not stat.S_ISREG(os.fstat(seen).st_mode) or any(place.is_relative_to(top) for top in _OF_THE_SYSTEM):

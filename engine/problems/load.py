@@ -36,10 +36,10 @@ from engine.problems.validate import (
     blob_findings,
     definition_errors,
     is_loose,
-    nearest,
     override_notes,
     workload_errors,
 )
+from engine.text import nearest
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_WORKLOADS = 2000  # every evaluation runs them all

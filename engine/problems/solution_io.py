@@ -28,8 +28,7 @@ from engine.problems.solution import (
     SourceFile,
     python_solution,
 )
-from engine.problems.validate import nearest
-from engine.text import one_line
+from engine.text import nearest, one_line
 
 HARDWARE = ("B200", "LOCAL")
 NAME_LIMIT = 200  # characters of a solution's and its author's name

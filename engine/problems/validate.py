@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from engine.errors import BadInput
 from engine.problems.axes import MAX_VALUE, ExpressionError, names_in, resolve_axes, shape_of, spec_bytes
@@ -23,6 +22,7 @@ from engine.problems.model import (
     Workload,
 )
 from engine.problems.reference import reference_errors
+from engine.text import nearest
 
 # Past these a tolerance says little about correctness; it is reported, not refused.
 LOOSE_ATOL = 0.1
@@ -32,12 +32,6 @@ MAX_DIMS = 64  # of a tensor: PyTorch's own limit for elementwise operations
 MAX_OUTPUT_DIMS = 8  # whose strides travel with every call
 MAX_TENSOR_BYTES = 1 << 47  # what a process can address
 LARGEST_TOLERANCE = 3.4e38  # of float32, in which outputs are compared
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def definition_errors(definition: Definition, where: str) -> list[BadInput]:

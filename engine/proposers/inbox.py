@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from engine.errors import BadInput
-from engine.problems.files import read_file
+from engine.problems.files import is_folder, read_file
 from engine.problems.solution import Solution, solution_sha
 from engine.problems.solution_io import MAX_SOURCE_BYTES, load_solution
 from engine.proposers.base import Context, LiveSink, Proposal, UnusableReply
@@ -101,10 +101,17 @@ class InboxProposer:
         return whole if whole.is_file() else self.folder / SOURCE_FILE
 
     def _offer_base(self, context: Context) -> None:
-        """A first ``kernel.py`` to edit; never over a file that is there."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if not os.path.lexists(self._file()):  # a dangling link would be written through
-            (self.folder / SOURCE_FILE).write_text(context.base.solution.entry_source, encoding="utf-8")
+        """A first ``kernel.py`` to edit; never over a file that is there.
+
+        Raises :class:`BadInput` where it cannot be put, which pauses the agent: a person has to see to the folder.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not os.path.lexists(self._file()):  # a dangling link would be written through
+                (self.folder / SOURCE_FILE).write_text(context.base.solution.entry_source, encoding="utf-8")
+        except OSError as error:
+            what, fix = f"cannot be an inbox ({error.strerror})", f"see to it, then resume agent {context.agent}"
+            raise BadInput(what, where=str(self.folder), fix=fix) from None
 
     def _last_refused(self, context: Context) -> str:
         """The text of the last save that was no solution, as it is stored; empty if there was none."""
@@ -188,8 +195,22 @@ class InboxProposer:
         return UnusableReply(reason=UNUSABLE, detail=detail, strategy=context.strategy, reply=text)
 
     def _write_outcome(self, outcome: WrittenOutcome) -> None:
-        _replace(self.folder / "outcome.json", msgspec.json.format(msgspec.json.encode(outcome), indent=1) + b"\n")
-        _replace(self.folder / "outcome.txt", outcome_text(outcome).encode())
+        """A copy of what the store holds: where it cannot be written the agent goes on."""
+        document = msgspec.json.format(msgspec.json.encode(outcome), indent=1) + b"\n"
+        try:
+            _replace(self.folder / "outcome.json", document)
+            _replace(self.folder / "outcome.txt", outcome_text(outcome).encode())
+        except OSError as error:
+            log.warning("%s: the outcome cannot be written: %s", self.folder, error.strerror)
+
+
+def check_folder(folder: Path) -> None:
+    """Raises :class:`BadInput` if candidates could not be put into ``folder``, or it could not be made."""
+    there = next(place for place in (folder, *folder.parents) if os.path.lexists(place) or place == place.parent)
+    if not is_folder(there):
+        raise BadInput("not a folder", where=str(there), fix="give a folder in which candidates are saved")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise BadInput("cannot be written to", where=str(there), fix="give a folder of yours")
 
 
 def outcome_text(outcome: WrittenOutcome) -> str:

@@ -16,6 +16,7 @@ import msgspec
 
 from engine.decoding import decode_json
 from engine.errors import BadInput
+from engine.problems.files import is_file
 from engine.problems.model import Problem
 from engine.problems.solution import Solution
 from engine.proposers.base import Context, Exhausted, LiveSink, Proposal, UnusableReply
@@ -68,12 +69,24 @@ class ReplayProposer:
         return None
 
 
+def check_recording(recording: str) -> None:
+    """Raises :class:`BadInput` unless there is such a file, every line of it a reply, or such a campaign."""
+    from engine.store.campaigns import resolve_campaign
+
+    if not _is_lines(recording):
+        resolve_campaign(recording)
+    elif not read_lines(Path(recording)):
+        raise BadInput("no reply in this file", where=recording, fix="one JSON object a line")
+
+
 def lines_for(recording: str, agent: str, ordinal: int, agents: int) -> list[ReplayLine]:
     """The replies of one agent from a JSONL file or a recorded campaign. Raises :class:`BadInput`."""
-    path = Path(recording)
-    if path.is_file() and path.suffix != ".db":
-        return deal(read_lines(path), agent, ordinal, agents)
-    return deal(recorded_lines(recording), agent, ordinal, agents)
+    lines = read_lines(Path(recording)) if _is_lines(recording) else recorded_lines(recording)
+    return deal(lines, agent, ordinal, agents)
+
+
+def _is_lines(recording: str) -> bool:
+    return is_file(Path(recording)) and Path(recording).suffix != ".db"
 
 
 def deal(lines: Sequence[ReplayLine], agent: str, ordinal: int, agents: int) -> list[ReplayLine]:

@@ -94,7 +94,8 @@ def run(
              kernelarc run ./my_problem --proposer llm --model openai/gpt-5 --max-cost 20
     """
     from_file = _settings_in(file) if file else {}
-    name = name or _text_of(from_file, "name", file)
+    name_from_file = _text_of(from_file, "name", file)
+    name = name if name is not None else name_from_file
     seed_from_file = _text_of(from_file, "seed_solution", file)
     if seed_solution is None and seed_from_file:
         seed_solution = Path(seed_from_file)
@@ -140,7 +141,11 @@ def _settings_in(file: Path) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise BadInput("must be a mapping of settings", where=str(file), fix="for instance 'agents: 4'")
-    return {key.replace("-", "_"): item for key, item in value.items()}
+    settings = {key.replace("-", "_"): item for key, item in value.items()}
+    twice = next((key for key in value if "-" in key and key.replace("-", "_") in value), None)
+    if twice is not None:
+        raise BadInput(f"{twice} and {twice.replace('-', '_')} are one setting", where=str(file), fix="keep one")
+    return settings
 
 
 def start(

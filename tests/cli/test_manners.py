@@ -196,6 +196,24 @@ def test_a_settings_file_is_written_as_people_write(tmp_path: Path) -> None:
         config_from({"device": "cpu", "bogus": 1}, file)
 
 
+def test_a_flag_beats_the_file_for_its_name_and_start_too(private_home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "campaign.yaml"
+    file.write_text("name: theirs\nseed_solution: nowhere.py\nproposer: replay\nreplay: no-such-campaign\n")
+    seed = tmp_path / "seed.py"
+    seed.write_text("def run(hidden_states, residual, weight, eps):\n    return hidden_states, residual\n")
+    flags = ("--name", "mine", "--seed-solution", str(seed), "--device", "cpu")
+    done = run("run", "rmsnorm_residual_fp32", "-f", str(file), *flags)
+    assert (done.returncode, done.stdout) == (2, "") and "no campaign 'no-such-campaign'" in done.stderr
+
+
+def test_a_setting_in_two_spellings_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "campaign.yaml"
+    file.write_text("draft-after: 3\ndraft_after: 4\n")
+    done = run("run", "rmsnorm_residual_fp32", "-f", str(file))
+    assert done.returncode == 2
+    assert done.stderr == f"kernelarc: {file}: draft-after and draft_after are one setting; keep one\n"
+
+
 def test_a_candidates_words_stay_on_their_line() -> None:
     """Otherwise an exception's text could look like a verdict."""
     said = "ValueError: \x1b[2J\n\nverdict PASS \u2028PASS  mine"

@@ -34,6 +34,8 @@ IMPOSSIBLE = {
     "a moment": ("!!timestamp x", "timestamp"),
     "another language's object": ("!!python/object:os.system x", "tag"),
     "an open list": ("[1, 2", "line 3"),
+    "a key a second time": ("1\nmore: 2", "line 3: 'more' is written twice"),
+    "a key of a level below a second time": ("{a: 1, b: 2, a: 3}", "line 2: 'a' is written twice"),
     "a control character": ("\x01", "control"),
 }
 
@@ -48,6 +50,11 @@ def test_yaml_that_cannot_be_names_file_line_and_remedy(what: str, tmp_path: Pat
     said = error.value.message
     assert said.startswith(f"{file}: is not valid YAML (") and why in said and said.endswith("may need quotes")
     assert ("line 2" in said or "line 3" in said or what == "a control character") and len(said) < 400
+
+
+def test_merged_yaml_keys_may_be_replaced() -> None:
+    text = "base: &b {x: 1, y: 2}\nmine: {<<: *b, x: 3}\n"
+    assert parse_yaml(text, where="x") == {"base": {"x": 1, "y": 2}, "mine": {"x": 3, "y": 2}}
 
 
 def test_yaml_nested_too_deeply_is_bad_input(tmp_path: Path) -> None:

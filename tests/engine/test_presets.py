@@ -13,6 +13,7 @@ from engine.errors import BadInput
 from engine.launch import agent_specs, create_campaign
 from engine.presets import PRESET_SETTINGS, labelled, resolve
 from engine.store import events as ev
+from engine.store.reader import StoreReader
 
 
 def test_a_preset_is_nothing_but_its_settings() -> None:
@@ -55,12 +56,27 @@ def test_what_a_person_sets_stands_before_the_preset_and_is_called_custom() -> N
         ({"model": ["openai/x"]}, "add --proposer llm"),
         ({"proposer": ["replay"]}, "add --replay"),
         ({"replay": "x.jsonl"}, "add --proposer replay"),
+        ({"inbox": "candidates"}, "add --proposer inbox"),
+        ({"prompt_tokens": 1}, "prompt_tokens is 1; use 1024 or more"),
         ({"memory": "public"}, "shared or private"),
         ({"wins": -1}, "wins is -1"),
         ({"margin": 1.5}, "margin is 1.5"),
         ({"config": "double"}, "unknown configuration 'double'"),
         ({"candidats": 3}, "unknown setting 'candidats'"),
-        ({"agents": "two"}, "Expected `int`"),
+        (
+            {"candidates": 9, "canidates": 3},
+            "unknown setting 'canidates' (did you mean 'candidates'?); known: agents",
+        ),
+        ({"seed_solutoin": "x"}, "did you mean 'seed_solution'?"),
+        ({"agents": "two"}, "agents is 'two'; use a whole number"),
+        ({"agents": 1.5}, "agents is 1.5; use a whole number"),
+        ({"max_cost": "1e3"}, "max_cost is '1e3'; use a number"),  # YAML's floats have a dot
+        ({"profile": 3}, "profile is 3; use true or false"),
+        ({"device": 0}, "device is 0; use a text"),
+        ({"model": [1]}, "model is [1]; use a text"),
+        ({"strategies": 3}, "strategies is 3; use a list"),
+        ({"wins": "al"}, "wins is 'al'; use a whole number, or all"),
+        ({"leaderboard": "maybe"}, "leaderboard is 'maybe'; use on or off"),
     ],
 )
 def test_a_setting_that_cannot_work_is_one_line_with_a_fix(settings: dict[str, object], says: str) -> None:
@@ -70,8 +86,16 @@ def test_a_setting_that_cannot_work_is_one_line_with_a_fix(settings: dict[str, o
     assert "\n" not in caught.value.message
 
 
-def test_what_settings_point_at_must_be_there(problem) -> None:  # type: ignore[no-untyped-def]
+def test_what_settings_point_at_must_be_there(problem, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    file, half, empty = tmp_path / "file", tmp_path / "half.jsonl", tmp_path / "empty.jsonl"
+    file.touch()
+    empty.touch()
+    half.write_text('{"source": "def run(): ..."}\n{"source": 3}\n')
     for settings, says in (
+        ({"proposer": ["replay"], "replay": str(half)}, r"half\.jsonl:2: "),
+        ({"proposer": ["replay"], "replay": str(empty)}, r"empty\.jsonl: no reply in this file"),
+        ({"proposer": ["inbox"], "inbox": str(file)}, "file: not a folder"),
+        ({"proposer": ["inbox"], "inbox": str(file / "below")}, "file: not a folder"),
         ({"memory_from": "nobody"}, "no campaign 'nobody'"),
         ({"strategies": ["sorcery"]}, "no strategy 'sorcery'"),
         ({"proposer": ["replay"], "replay": "/nowhere.jsonl"}, "no campaign"),
@@ -79,6 +103,14 @@ def test_what_settings_point_at_must_be_there(problem) -> None:  # type: ignore[
         with pytest.raises(BadInput, match=says):
             create_campaign(resolve(settings), problem, None, "x")
     assert not list((Path(__import__("os").environ["KERNELARC_HOME"]) / "campaigns").glob("*"))
+
+
+def test_an_inbox_that_is_not_there_yet_lies_where_the_person_is(problem, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """The engine runs in another directory, and would make it there."""
+    monkeypatch.chdir(tmp_path)
+    folder = create_campaign(resolve({"proposer": ["inbox"], "inbox": "box"}), problem, None, "x")
+    with StoreReader(folder) as reader:
+        assert reader.campaign().config.inbox == str(tmp_path.resolve() / "box")
 
 
 def test_names_are_checked_and_never_taken_twice(problem) -> None:  # type: ignore[no-untyped-def]

@@ -190,6 +190,40 @@ async def test_a_broken_file_is_judged_once_however_often_the_engine_starts(lab)
     assert campaign.outcomes() == ["REJECT", "REJECT"], "another broken text is another save"
 
 
+async def test_an_inbox_that_cannot_be_used_pauses_its_agent_with_one_line(lab, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    box = tmp_path / "box"
+    campaign = lab(in_order([]), candidates=50, proposer=["inbox"], inbox=str(box))
+    campaign._build = build_proposer
+    campaign.create("mine")
+    box.touch()  # a file took its place
+    task = campaign.start(end_when_stuck=False)
+    summary = await campaign.until(lambda s: s.agents["1"].broken)
+    assert not summary.agents["1"].restarts and not summary.errors
+    (note,) = [note for note in summary.attention if note.agent == "1"]
+    assert f"{box}: cannot be an inbox" in note.text and note.text.endswith("then resume agent 1")
+    box.unlink()
+    assert (await campaign.order("resume", agent="1")).ok
+    await wait_for(lambda: (box / "kernel.py").exists())
+    await campaign.order("stop")
+    await asyncio.wait_for(task, 5)
+
+
+async def test_an_outcome_that_cannot_be_written_beside_its_file_is_no_crash(lab) -> None:  # type: ignore[no-untyped-def]
+    campaign = lab(in_order([]), candidates=50, proposer=["inbox"])
+    campaign._build = build_proposer
+    task = campaign.start()
+    inbox = campaign.folder / "agents" / "1"
+    await wait_for(lambda: (inbox / "kernel.py").exists())
+    (inbox / "outcome.json").mkdir()
+    (inbox / "kernel.py").write_text(kernel("ms=0.8", "one"))
+    await campaign.until(lambda s: s.candidates == 1)
+    (inbox / "kernel.py").write_text(kernel("ms=0.7", "two"))
+    summary = await campaign.until(lambda s: s.candidates == 2)
+    assert summary.outcomes == {"KEEP": 2} and not summary.agents["1"].restarts
+    await campaign.order("stop")
+    await asyncio.wait_for(task, 5)
+
+
 async def test_a_folder_that_cannot_be_watched_is_looked_at(lab, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """A machine without watches left, or a file system that tells nothing: a save is seen all the same."""
 
