@@ -11,6 +11,9 @@ from typing import Any
 
 import msgspec
 
+WALL = "wall"
+"""The timer of a CPU, which is busy now and idle then: times of different evaluations are not comparable."""
+
 
 class Outcome(StrEnum):
     """What the guard decided about one candidate."""
@@ -105,7 +108,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     geomean_speedup: float | None = None  # against the reference, paired where the plan asked for it
     sol_score: float | None = None
     comparison: Comparison | None = None  # against the incumbent
-    timer: str = "wall"  # cupti | cuda-event | wall
+    timer: str = WALL  # cupti | cuda-event | wall
     notes: list[str] = []
     wall_s: float = 0.0
     phases_s: dict[str, float] = {}  # start, compile, wait, correctness, timing
@@ -120,7 +123,7 @@ class Baselines(msgspec.Struct, frozen=True, kw_only=True):
     seed_speedup: float  # paired reference/seed
     noise: float | None  # A/A floor of device and problem, a fraction; None on a GPU: measured when it matters
     workloads: list[WorkloadResult] = []  # the seed's, with reference latencies
-    timer: str = "wall"
+    timer: str = WALL
     notes: list[str] = []
     compile_ms: dict[str, float] = {}  # the reference under torch.compile, by workload uuid; GPU campaigns only
     compile_mode: str = ""

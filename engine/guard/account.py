@@ -10,13 +10,13 @@ from engine.guard.keep import Decision
 from engine.problems.solution import solution_sha
 from engine.profile.sanitize import Sanitized
 from engine.proposers.base import Context, PastCandidate, Proposal, UnusableReply
-from engine.records import Evaluation, Outcome
+from engine.records import WALL, Evaluation, Outcome
 from engine.text import clean, one_line
 
 DETAIL_LIMIT = 2000
 HYPOTHESIS_LIMIT = 600
 FAMILY_LIMIT = 80
-WALL = "wall"  # the timer on a CPU
+AHEAD = 0.999  # of the best that it has beaten, where the reference says that a KEEP gained nothing
 
 
 def with_findings(evaluation: Evaluation, found: Sanitized) -> Evaluation:
@@ -38,16 +38,15 @@ def comparable_ms(
 
     On a GPU it is the measured one. Wall times of different evaluations are not comparable, because a CPU is busy
     now and idle then: there the paired ratio to the best counts (``best_ms``: what the best was shown with), and a
-    KEEP's ratio to the reference, so that the order by time is the order by speed-up, unless that would put it
-    behind the best that it has beaten.
+    KEEP's ratio to the reference, so that the order by time is the order by speed-up, also between agents. One
+    that this would put behind the best that it has beaten is just ahead of it, and no further: by the ratio to its
+    own best it would pass KEEPs of other agents that are faster than it.
     """
     if evaluation.timer != WALL or evaluation.comparison is None or best_ms is None:
         return evaluation.latency_ms
-    chained_ms = best_ms * math.exp(-evaluation.comparison.log_ratio)
     if evaluation.geomean_speedup is None or not kept:
-        return chained_ms
-    referred_ms = reference_ms / evaluation.geomean_speedup
-    return referred_ms if referred_ms < best_ms else chained_ms
+        return best_ms * math.exp(-evaluation.comparison.log_ratio)
+    return min(reference_ms / evaluation.geomean_speedup, best_ms * AHEAD)
 
 
 def past_of(

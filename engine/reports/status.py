@@ -41,7 +41,7 @@ def status_json(reader: StoreReader, folder: Path) -> dict[str, Any]:
         "seed_ms": summary.seed_ms,
         "best_ms": summary.best_ms,
         "speedup": summary.best_speedup,
-        "seed_speedup": seed_speedup(summary),
+        "seed_speedup": summary.best_over_seed,
         "sol_score": summary.sol_score,
         "sol_basis": sol_basis(summary),
         "cost_usd": round(summary.cost_usd, 6),
@@ -109,13 +109,6 @@ def agent_state(agent: AgentSummary, live: LiveRow | None, state: CampaignState,
     if agent.paused:
         return (AgentState.PAUSED if agent.paused.startswith("user") else AgentState.BROKEN).value
     return live.state if live else AgentState.STARTING.value
-
-
-def seed_speedup(summary: Summary) -> float | None:
-    """Best against the seed: (reference / best) / (reference / seed), both paired."""
-    if summary.best_speedup is None or not summary.seed_speedup:
-        return None
-    return summary.best_speedup / summary.seed_speedup
 
 
 def sol_basis(summary: Summary) -> dict[str, str] | None:

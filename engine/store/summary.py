@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.records import CampaignState, Mode, StopReason
+from engine.records import WALL, CampaignState, Mode, StopReason
 from engine.store.events import AgentSpec
 
 
@@ -143,6 +143,18 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         """What each KEEP that stands has cost so far; ``None`` without one, or where no price is known."""
         standing = sum(len(agent.keeps) for agent in self.agents.values())
         return self.cost_usd / standing if standing and self.cost_usd else None
+
+    @property
+    def best_over_seed(self) -> float | None:
+        """The best's speed-up over the seed: (reference / best) / (reference / seed), both paired.
+
+        On a CPU the times themselves are made of paired ratios, and a KEEP's is below that of what it has beaten.
+        """
+        if self.timer == WALL and self.seed_ms and self.best_ms:
+            return self.seed_ms / self.best_ms
+        if self.best_speedup is None or not self.seed_speedup:
+            return None
+        return self.best_speedup / self.seed_speedup
 
     def elapsed_s(self, now: float) -> float:
         """Running time, pauses and interruptions left out."""

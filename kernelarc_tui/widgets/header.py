@@ -116,9 +116,8 @@ def _best(summary: Summary, width: int) -> Line:
     if summary.best_speedup is not None:
         line.add("  ").add(fmt.times(summary.best_speedup), "bold verdict-keep" if summary.best else "bold")
         line.add(" ref", "muted")
-    if width >= 100 and summary.seed_speedup and summary.best_speedup and summary.best:
-        # Both paired: latencies of different minutes are not compared.
-        line.add(f"  {fmt.times(summary.best_speedup / summary.seed_speedup)}").add(" seed", "muted")
+    if width >= 100 and summary.best and summary.best_over_seed is not None:
+        line.add(f"  {fmt.times(summary.best_over_seed)}").add(" seed", "muted")
     if summary.roofline_ms:
         line.add(f"  {summary.roofline_ms / summary.best_ms * 100:.0f} %").add(" of bound", "muted")
     if width >= 120 and summary.ceiling_ms:

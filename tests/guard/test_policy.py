@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.guard import archive, keep, plateau, stop
-from engine.guard.account import comparable_ms
+from engine.guard.account import AHEAD, comparable_ms
 from engine.records import Comparison, Evaluation, Mode, Outcome, StopReason, WorkloadResult
 
 K, A, V, X, E = Outcome.KEEP, Outcome.ACCEPT, Outcome.REVERT, Outcome.REJECT, Outcome.ERROR
@@ -235,7 +235,7 @@ def test_r_counts_benched_non_improvements_in_a_row(outcomes: str) -> None:
     [
         ("cupti", 9.4, 1.72, 1.78, True, 9.4),  # a GPU's clock is the same for everybody
         ("wall", 9.4, 1.72, 1.78, True, 6.155 / 1.78),  # a KEEP on a box that was busy meanwhile
-        ("wall", 9.4, 1.72, 0.98, True, 6.079 / 1.72),  # not behind the best that it has beaten
+        ("wall", 9.4, 1.72, 0.98, True, 6.079 * AHEAD),  # not behind the best that it has beaten
         ("wall", 5.0, 0.90, None, False, 6.079 / 0.90),  # slower, although its milliseconds are fewer
         ("wall", 5.0, 1.001, 1.60, False, 6.079 / 1.001),  # who has not beaten the best does not pass it
     ],
@@ -247,6 +247,27 @@ def test_times_that_are_shown_are_comparable(
         passed(ratio, 0.01), latency_ms=measured_ms, timer=timer, geomean_speedup=speedup
     )
     assert comparable_ms(evaluation, 6.079, 6.155, kept=kept) == pytest.approx(shown_ms)
+
+
+@given(
+    st.tuples(st.floats(1.02, 3), st.floats(0.5, 4)),
+    st.tuples(st.floats(1.0, 2), st.floats(1.0, 2)),
+)
+def test_a_keep_that_gains_more_by_both_measures_is_not_behind(
+    one: tuple[float, float], more: tuple[float, float]
+) -> None:
+    """Two agents' KEEPs over the same seed: 1.31 and 1.23 times of it and the reference, 1.20 and 1.17 times."""
+
+    def shown(ratio: float, speedup: float) -> float:
+        evaluation = msgspec.structs.replace(
+            passed(ratio, 0.01), latency_ms=9.4, timer="wall", geomean_speedup=speedup
+        )
+        found = comparable_ms(evaluation, 2.84, 3.363, kept=True)
+        assert found is not None and found < 2.84
+        return found
+
+    assert shown(1.307, 1.231) < shown(1.202, 1.173)
+    assert shown(one[0] * more[0], one[1] * more[1]) <= shown(*one)
 
 
 def test_without_a_best_there_is_nothing_to_compare_with() -> None:
