@@ -19,8 +19,8 @@ from engine.hardware.ceilings import Ceilings, kept_ceilings
 from engine.memory import adding, carried, memory_entry, shapes_text
 from engine.problems.axes import resolve_axes
 from engine.problems.program import program_sha
+from engine.records import MEASURING, Baselines
 from engine.records import AgentState as AgentLive
-from engine.records import Baselines
 from engine.session import AgentControl, Session, log
 from engine.skills import Skill
 from engine.store import events as ev
@@ -163,7 +163,7 @@ def _show(session: Session) -> PhaseSink:
     """Until there are agents at work their rows say what the engine is doing."""
 
     def show(phase: str, detail: str) -> None:
-        text = f"measuring the reference: {phase}" + (f" {detail}" if detail else "")
+        text = f"{MEASURING}: {phase}" + (f" {detail}" if detail else "")
         for name in session.summary.agents:
             session.writer.live(name, state=AgentLive.STARTING.value, detail=text)
 

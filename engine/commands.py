@@ -127,7 +127,16 @@ class Commands:
             hints = (*control.mailbox.hints, text)[-HINTS_WAITING:]
             control.mailbox = msgspec.structs.replace(control.mailbox, hints=hints)
             await self._keep_mailbox(name, ev.HintGiven(agent=name, text=text))
-        return f"the hint is in {_whose(names)} next prompt"
+        return self._who_reads(names)
+
+    def _who_reads(self, names: list[str]) -> str:
+        """Only models read prompts: nobody should wait for a recipe to follow a hint."""
+        proposers = [self._session.agents[name].spec.proposer for name in names]
+        others = ", ".join(sorted(set(proposers) - {"llm"}))
+        if "llm" not in proposers:
+            who = f"agent {names[0]}" if len(names) == 1 else "every agent"
+            return f"the hint is on record, but {who} proposes from {others} and reads no prompt"
+        return f"the hint is in {_whose(names)} next prompt" + (f", but {others} read none" if others else "")
 
     async def _stop(self, command: Command) -> str:
         if command.agent is None:

@@ -66,6 +66,9 @@ class AgentState(StrEnum):
     STOPPED = "stopped"
 
 
+MEASURING = "measuring the reference"  # how a starting agent's detail begins while the campaign is admitted
+
+
 class WorkloadResult(msgspec.Struct, frozen=True, kw_only=True):
     """One workload of one evaluation. ``status`` is a SOL-ExecBench status name."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from engine.records import Outcome
+from engine.records import Outcome, StopReason
 from engine.store import events as ev
 from engine.text import counted
 from kernelarc_tui import fmt
@@ -23,6 +23,9 @@ MAIN_KINDS = (
     "CampaignEnded",
 )
 """What the stream shows unless all events are asked for: outcomes, faults, and what a person did."""
+
+SAID = ("hint", "veto", "memory.note")
+"""Commands with words of a person's own, which are shown before the answer to them."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def _noise(event: ev.NoiseMeasured) -> tuple[str, str, str, str]:
 
 
 def _ended(event: ev.CampaignEnded) -> tuple[str, str, str, str]:
-    return "■", event.state, "bold", f"{event.reason.value} {event.detail}".strip()
+    return "■", "end", "bold", f"{event.state}, {_because(event.reason, event.detail)}"
 
 
 def _error(event: ev.CandidateError) -> tuple[str, str, str, str]:
@@ -146,7 +149,8 @@ def _error(event: ev.CandidateError) -> tuple[str, str, str, str]:
 def _answered(event: ev.CommandAnswered) -> tuple[str, str, str, str]:
     style = "primary" if event.ok else "bold warning"
     word = "switch" if event.verb in ("strategy", "model") else event.verb.removeprefix("memory.")
-    return (">" if event.ok else "!"), word, style, event.text
+    said = event.args.get("text") if event.verb in SAID else None
+    return (">" if event.ok else "!"), word, style, f'"{said}": {event.text}' if said else event.text
 
 
 def _vetoed(event: ev.Vetoed) -> tuple[str, str, str, str]:
@@ -160,7 +164,11 @@ def _paused(event: ev.AgentPaused) -> tuple[str, str, str, str]:
 
 
 def _stopped(event: ev.AgentStopped) -> tuple[str, str, str, str]:
-    return "■", "stop", "muted", f"{event.reason.value} {event.detail}".strip()
+    return "■", "stop", "muted", _because(event.reason, event.detail)
+
+
+def _because(reason: StopReason, detail: str) -> str:
+    return f"{reason.value}: {detail}" if detail else reason.value
 
 
 def _attention(event: ev.Attention) -> tuple[str, str, str, str]:

@@ -51,6 +51,7 @@ class Picture:
     attempts: Sequence[Attempt] = ()
     x_max: float = 1.0
     x_format: Callable[[float], str] = lambda value: f"{value:.0f}"
+    x_least: float = 1.0  # between two labels: what ``x_format`` can tell apart
     log: bool = False
     ascii: bool = False
 
@@ -303,7 +304,7 @@ def _axis(picture: Picture, columns: int, margin: int, width: int) -> list[Line]
     axis = Line(" " * margin).add(corner, "faint")
     _add_runs(axis, cells)
     text = [" "] * width
-    for value in _x_values(picture.x_max, columns):
+    for value in _x_values(picture.x_max, columns, picture.x_least):
         label = picture.x_format(value)
         start = min(width - len(label), max(0, margin + 1 + _column(value, picture, columns) - len(label) // 2))
         if all(char == " " for char in text[max(0, start - 1) : start + len(label) + 1]):
@@ -311,8 +312,8 @@ def _axis(picture: Picture, columns: int, margin: int, width: int) -> list[Line]
     return [axis, Line("".join(text), "muted")]
 
 
-def _x_values(x_max: float, columns: int) -> list[float]:
-    step = nice(x_max / max(2, min(8, columns // 7)))
+def _x_values(x_max: float, columns: int, least: float) -> list[float]:
+    step = max(least, nice(x_max / max(2, min(8, columns // 7))))
     return [index * step for index in range(int(x_max / step + 1e-9) + 1)]
 
 

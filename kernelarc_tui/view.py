@@ -53,18 +53,24 @@ def style_of(summary: Summary, agent: str) -> str:
     return f"agent-{found.spec.ordinal % AGENT_COLORS + 1}" if found else "muted"
 
 
+def pausing(view: View) -> bool:
+    """The campaign is paused, and what was being benched or measured still holds the device."""
+    return view.state is CampaignState.PAUSED and any(live.benches for live in view.live.values())
+
+
 def doing(view: View, agent: AgentSummary) -> tuple[str, float | None]:
     """What an agent is doing: its state, and for how many seconds where that says something."""
     if agent.stopped is not None:
-        return f"stopped {agent.stopped.value}", None
+        return f"stopped {'no ideas' if agent.ran_dry else agent.stopped.value}", None
     live = view.live.get(agent.spec.name)
     if agent.paused:
         broken = live is not None and live.state == AgentState.BROKEN
         automatic = not agent.paused.startswith("user")
         return (AgentState.BROKEN if broken or automatic else AgentState.PAUSED), None
-    if view.state is CampaignState.PAUSED:
+    paused = view.state is CampaignState.PAUSED
+    if paused and not (live is not None and live.benches):
         return AgentState.PAUSED, None
-    if live is None or not view.running:
+    if live is None or not (view.running or paused):
         return "", None
     return live.state, max(0.0, view.now - live.since) if live.since else None
 

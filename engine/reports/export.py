@@ -67,7 +67,7 @@ def export_best(
         files += _write_evidence(out_dir, campaign, solution, row, evaluation)
     except OSError as error:
         raise StoreError(f"{out_dir}: cannot be written ({error.strerror})") from error
-    owner = f"candidate #{chosen} by {row.agent}" if row else "the seed (no KEEP yet)"
+    owner = f"candidate #{chosen} by agent {row.agent}" if row else "the seed (no KEEP yet)"
     speed = f", {row.speedup:.2f}x the reference" if row and row.speedup else ""
     own = f". {_PLAIN_ENTRY}" if solution.spec.binding == C_BINDING else ""
     return Exported(

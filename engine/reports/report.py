@@ -292,7 +292,7 @@ def _best_lines(report: Report) -> list[str]:
     best = report.best
     if best is None:
         return []
-    owner = f"#{best.number} by {best.agent}" if best.number else "the seed: nothing was faster"
+    owner = f"#{best.number} by agent {best.agent}" if best.number else "the seed: nothing was faster"
     lines = [f"{owner}, {', '.join(best.languages)}, entry {best.entry_point}"]
     names = [cut_middle(result["uuid"], NAME_WIDTH) for result in best.workloads]
     room = max(map(len, names), default=0)

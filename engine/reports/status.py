@@ -70,7 +70,9 @@ def status_text(reader: StoreReader, folder: Path, now: float | None = None) -> 
     summary = reader.summary()
     live = {row.agent: row for row in reader.live()}
     state = campaign_state(folder, summary)
-    lines = [*_head(summary, state, running_s(folder, summary), folder.name), ""]
+    holds = state is CampaignState.PAUSED and any(row.benches for row in live.values())
+    word = "pausing" if holds else told_state(state)
+    lines = [*_head(summary, word, running_s(folder, summary), folder.name), ""]
     lines.append("agent  strategy             state                    best     used  r   mode")
     alive = engine_alive(folder)
     lines += [
@@ -124,17 +126,17 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
-def _head(summary: Summary, state: CampaignState, elapsed_s: float, name: str) -> list[str]:
+def _head(summary: Summary, state: str, elapsed_s: float, name: str) -> list[str]:
     budget = f"/{summary.budget}" if summary.budget is not None else ""
     cap = f" of {summary.max_cost_usd:g}" if summary.max_cost_usd is not None else ""
     least = "≥" if summary.cost_unknown else ""
     money = "" if not summary.cost_usd and not summary.tokens else f"  {least}${summary.cost_usd:.2f}{cap}"
     per_keep = summary.cost_per_keep_usd
-    why = f" ({summary.stop_reason.value})" if summary.stop_reason else ""
+    why = f" ({summary.why_ended})" if summary.why_ended else ""
     device = summary.device_name or summary.device
     lines = [
         f"{name}: {summary.problem} · {device}",
-        f"{told_state(state)}{why}  {duration(elapsed_s)}  {summary.candidates}{budget} candidates{money}",
+        f"{state}{why}  {duration(elapsed_s)}  {summary.candidates}{budget} candidates{money}",
     ]
     if summary.best_ms is None:
         lines.append("the reference and the seed are being measured")
@@ -143,7 +145,7 @@ def _head(summary: Summary, state: CampaignState, elapsed_s: float, name: str) -
         share = f"  {summary.roofline_ms / summary.best_ms:.0%} of bound" if summary.roofline_ms else ""
         if summary.ceiling_ms:
             share += f"  {summary.ceiling_ms / summary.best_ms:.0%} of measured ceiling"
-        owner = f"  {summary.best_agent} #{summary.best}" if summary.best else "  the seed"
+        owner = f"  agent {summary.best_agent} #{summary.best}" if summary.best else "  the seed"
         lines.append(f"best {summary.best_ms:.4f} ms{speedup}{share}{owner}")
     counts = "  ".join(f"{o.value.lower()} {summary.outcomes.get(o.value, 0)}" for o in _OUTCOMES)
     learnt = f"{counted(summary.wins, 'win')}  {counted(summary.traps, 'trap')}"
@@ -158,7 +160,7 @@ def _agent_line(
 ) -> str:
     doing = agent_state(agent, live, state, alive)
     if agent.stopped is not None:
-        doing = f"{doing}: {agent.stopped.value}"
+        doing = f"{doing}: {'no ideas' if agent.ran_dry else agent.stopped.value}"
     elif live is not None and doing == live.state and alive:
         doing = f"{doing} {max(0.0, now - live.since):.0f} s"
     best = f"{agent.best_ms:.4f}" if agent.best_ms is not None else "-"

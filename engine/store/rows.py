@@ -10,7 +10,7 @@ import msgspec
 
 from engine.config import CampaignConfig
 from engine.problems.solution import Solution
-from engine.records import Baselines, DeviceFacts, Evaluation
+from engine.records import MEASURING, AgentState, Baselines, DeviceFacts, Evaluation
 from engine.store.events import Event, Verdict
 
 if TYPE_CHECKING:
@@ -121,6 +121,9 @@ class Addition(msgspec.Struct, frozen=True, kw_only=True):
     expire: tuple[int, ...] = ()
 
 
+_BENCHES = frozenset({AgentState.COMPILING, AgentState.WAITING_DEVICE, AgentState.BENCHING, AgentState.CONFIRMING})
+
+
 class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent is doing now. ``since`` is when ``state`` last changed."""
 
@@ -134,6 +137,13 @@ class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
     reply: str = ""
     tokens: int = 0
     updated_at: float = 0.0
+
+    @property
+    def benches(self) -> bool:
+        """Whether it is in the bench or its queue: a pause lets that end before the device is given back."""
+        if self.state == AgentState.STARTING:
+            return self.detail.startswith(MEASURING)
+        return self.state in _BENCHES
 
 
 class LedgerTotals(msgspec.Struct, frozen=True, kw_only=True):

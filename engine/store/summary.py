@@ -66,6 +66,11 @@ class AgentSummary(msgspec.Struct, frozen=True, kw_only=True):
         return by, why
 
     @property
+    def ran_dry(self) -> bool:
+        """Stopped with candidates left in its budget: its proposer had nothing more to offer."""
+        return self.stopped is StopReason.CANDIDATES and (self.budget is None or self.candidates < self.budget)
+
+    @property
     def broken(self) -> bool:
         """Paused because it fails, and not stopped."""
         return self.stopped is None and self.paused_by[0] in BROKEN
@@ -137,6 +142,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     traps: int = 0
     agents: dict[str, AgentSummary] = {}
     attention: list[Note] = []
+
+    @property
+    def why_ended(self) -> str:
+        """The reason of its end in a word or, where its budget was not used up, in the words of who ran dry."""
+        if self.stop_reason is StopReason.CANDIDATES and self.budget and self.candidates < self.budget:
+            return self.stop_detail or self.stop_reason.value
+        return self.stop_reason.value if self.stop_reason else ""
 
     @property
     def cost_per_keep_usd(self) -> float | None:

@@ -36,7 +36,8 @@ def _text(event: ev.Event) -> str | None:
         case ev.DraftLineOpened():
             return f"{event.agent:<4} drafts {'(forced)' if event.forced else '(plateau)'}"
         case ev.AgentStopped():
-            return f"{event.agent:<4} stopped: {event.reason.value}"
+            why = f" ({event.detail})" if event.detail else ""
+            return f"{event.agent:<4} stopped: {event.reason.value}{why}"
         case ev.AgentPaused():
             return f"{event.agent:<4} paused by {event.by}: {event.why}"
         case ev.AgentRestarted():

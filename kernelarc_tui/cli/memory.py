@@ -63,9 +63,8 @@ def show(campaign: str, id_: int, as_json: bool) -> None:
     if row.error:
         click.echo(f"error: {row.error}")
     click.echo(row.reflection)
-    click.echo(
-        f"by {row.agent}, candidate #{row.candidate}, speed-up {times(row.speedup)}, shapes {row.shapes or '–'}"
-    )
+    shapes = row.shapes or "–"
+    click.echo(f"by agent {row.agent}, candidate #{row.candidate}, speed-up {times(row.speedup)}, shapes {shapes}")
     if row.note:
         click.echo(f"note: {row.note}")
 

@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
+from engine.store.summary import AgentSummary, Summary
 from kernelarc_tui import fmt
 from kernelarc_tui.feed import FeedFilter
 from kernelarc_tui.paint import Line, wrap
@@ -50,15 +51,7 @@ class AgentHead(Painted):
         if live is not None and live.tokens and state.startswith(("proposing", "waiting model")):
             now.add(f"  {fmt.count(live.tokens)} tokens", "muted")
         first.end(now, width)
-        share = f"{found.candidates}/{found.budget}" if found.budget else str(found.candidates)
-        second = Line("best ", "muted").add(f"{fmt.ms(found.best_ms)} ms", "bold")
-        second.add(f"  {fmt.times(found.best_speedup)}").add(
-            f" ref  #{found.best}" if found.best else "  the seed", "muted"
-        )
-        second.add(f"  {found.r} without gain", "warning" if found.r >= summary.r_draft else "muted")
-        second.add(f" (draft at {summary.r_draft}, stop at {summary.r_stop})  {share} candidates", "muted")
-        if found.cost_usd or found.tokens:
-            second.add(f"  {fmt.money(found.cost_usd)}  {fmt.count(found.tokens)} tokens", "muted")
+        second = standing(summary, found, width)
         why = (
             found.stopped_detail
             or found.paused
@@ -66,6 +59,27 @@ class AgentHead(Painted):
             or (live.detail if live else "")
         )
         return [first, second, Line().fit(one_line(why, 300), width, "warning" if found.paused else "")]
+
+
+def standing(summary: Summary, agent: AgentSummary, width: int) -> Line:
+    """Its best, its plateau and its share; what says least gives way where it is narrow."""
+    if agent.best_ms is None:
+        return Line("nothing is measured yet", "muted")
+    share = f"{agent.candidates}/{agent.budget}" if agent.budget else str(agent.candidates)
+    line = Line("best ", "muted").add(f"{fmt.ms(agent.best_ms)} ms", "bold")
+    line.add(f"  {fmt.times(agent.best_speedup)}")
+    line.add(f" ref  #{agent.best}" if agent.best else "  the seed", "muted")
+    gain = "without gain" if width >= 60 else "stuck"
+    line.add(f"  {agent.r} {gain}", "warning" if agent.r >= summary.r_draft else "muted")
+    limits = f" (draft at {summary.r_draft}, stop at {summary.r_stop})"
+    if line.width + len(limits) + len(f"  {share}") <= width:
+        line.add(limits, "muted")
+    line.add(f"  {share}", "muted")
+    spent = f"  {fmt.money(agent.cost_usd)}  {fmt.count(agent.tokens)} tokens"
+    for text in (" candidates", spent if agent.cost_usd or agent.tokens else ""):
+        if line.width + len(text) <= width:
+            line.add(text, "muted")
+    return line
 
 
 class AgentScreen(CampaignScreen):

@@ -161,7 +161,10 @@ class CampaignScreen(SizedScreen):
 
         if self.kernelarc.refuse_if_read_only() or self._refused_unsteered():
             return
+        agents = [found for found in self.view.agents if agent in (None, found.spec.name)]
         detail = "It goes into the next prompt as your words. Measurements still decide."
+        if not any(found.spec.proposer == "llm" for found in agents):
+            detail = "Only models read prompts, and none is asked here: it is kept on record, but not followed."
         text = await self.app.push_screen_wait(
             Ask(title, detail, placeholder="for instance: try a persistent kernel")
         )

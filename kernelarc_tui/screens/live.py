@@ -17,7 +17,7 @@ from kernelarc_tui.feed import FeedFilter
 from kernelarc_tui.glyphs import LEVELS, OUTCOMES
 from kernelarc_tui.safe import one_line
 from kernelarc_tui.screens.campaign import CampaignScreen, Hint
-from kernelarc_tui.view import ENDED, View, attention, label_of
+from kernelarc_tui.view import ENDED, View, attention, label_of, pausing
 from kernelarc_tui.widgets.agents import AgentsTable
 from kernelarc_tui.widgets.device import DevicePanel
 from kernelarc_tui.widgets.header import Header
@@ -131,9 +131,11 @@ class Live(CampaignScreen):
         plot, stream = self.query_one(TrajectoryPlot), self.query_one(OutcomeStream)
         scale = " · log" if plot.log_scale else ""
         over = "" if plot.axis == "candidates" else f" over {plot.axis}"
+        newer = stream.above
         titles = {
             "plot": f"best so far, ms{scale}" if not over else f"best ms{over}{scale}",
-            "stream": f"outcomes · {stream.filter.words}" if stream.filter.words else "outcomes",
+            "stream": (f"outcomes · {stream.filter.words}" if stream.filter.words else "outcomes")
+            + (f" · {newer} newer above (g)" if newer else ""),
             "agents": self.query_one(AgentsTable).heading(self.query_one(AgentsTable).row_width),
             "memory": f"memory · {counted(view.summary.wins, 'win')} · {counted(view.summary.traps, 'trap')}",
         }
@@ -144,10 +146,14 @@ class Live(CampaignScreen):
         """Another width may have another kind of frame."""
         self.after_layout(lambda: self.show_view(self.view))
 
+    def on_row_list_moved(self, event: RowList.Moved) -> None:
+        """How many rows are above is in the stream's title."""
+        self._titles(self.view)
+
     def _tick(self) -> None:
-        """The clock, once a second while the campaign runs."""
+        """The clock, once a second while the campaign runs or comes to its pause."""
         view = self.session.view
-        if self.session.player is None and view.running and self.is_current:
+        if self.session.player is None and (view.running or pausing(view)) and self.is_current:
             now = replace(view, now=clock.now())
             self.query_one(Header).show(now, self.session.tag)
             self.query_one(AgentsTable).show(now)

@@ -56,7 +56,7 @@ def _state(view: View, agent: AgentSummary, width: int) -> Line:
         if tokens and len(text) + len(tokens) <= width:
             text += tokens
     elif agent.stopped is not None and len(text) > width:
-        text = f"■ {_STOPPED.get(agent.stopped, agent.stopped.value)}"
+        text = f"■ {'no ideas' if agent.ran_dry else _STOPPED.get(agent.stopped, agent.stopped.value)}"
     return Line().fit(text, width, style)
 
 

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from engine.records import CampaignState, StopReason
 from engine.store.summary import Note, Summary
-from engine.text import cut_middle
+from engine.text import cut, cut_middle
 from kernelarc_tui import fmt
 from kernelarc_tui.glyphs import LEVELS, OUTCOMES, STATES
 from kernelarc_tui.paint import Line, width_of
 from kernelarc_tui.safe import one_line
-from kernelarc_tui.view import NEW_BEST, WAITS, View, attention, label_of, style_of
+from kernelarc_tui.view import NEW_BEST, WAITS, View, attention, label_of, pausing, style_of
 from kernelarc_tui.widgets.painted import Painted
 
 NARROW = 60  # columns under which the first row begins with how the campaign stands
@@ -67,12 +67,14 @@ def _progress(view: View, width: int) -> Line:
     sign, word, style = STATES[view.state]
     if view.state is CampaignState.FINISHED and summary.stop_reason is StopReason.FAULT:
         sign, word, style = "!", "failed", "error"
+    elif pausing(view):
+        word = "pausing"
     line = Line(f"{sign} ", f"bold {style}")
     quiet = view.state in (CampaignState.RUNNING, CampaignState.STARTING)
     if width >= 110 or (width >= 44 and not quiet):
         line.add(f"{word} ", style)
     if view.state is CampaignState.FINISHED and summary.stop_reason and width >= 96:
-        line.add(f"({summary.stop_reason.value}) ", "muted")
+        line.add(f"({cut(summary.why_ended, 40)}) ", "muted")
     elapsed = summary.elapsed_s(view.now)
     line.add(fmt.clock(elapsed))
     ended = view.state in (CampaignState.FINISHED, CampaignState.STOPPED)

@@ -52,29 +52,14 @@ class KeyLine(Painted):
         self.repaint()
 
     def paint(self, width: int, height: int) -> list[Line]:
-        self._spans = []
         if self.answer:
+            self._spans = []
             rows = wrap(self.answer, width)
             rows[height - 1 :] = [" ".join(rows[height - 1 :])] if len(rows) >= height else []
             return [Line().fit(row, width, self.answer_style) for row in rows]
-        line = Line()
         if getattr(self.app, "ascii", False):
             self.hints = [(_ASCII_KEYS.get(key, key), word, action) for key, word, action in self.hints]
-        shown, last = list(self.hints[:-1]), self.hints[-1:] or []
-        tail = Line()
-        for key, word, _ in last:
-            tail.add(key, "bold rule-focus").add(f" {word}", "muted")
-        room = width - tail.width - 2
-        for key, word, action in shown:
-            if line.width + len(key) + len(word) + 1 > room:
-                break
-            start = line.width
-            line.add(key, "bold rule-focus").add(f" {word}", "muted")
-            self._spans.append((start, line.width, action))
-            line.add("  ")
-        line.end(tail, width)
-        if last:
-            self._spans.append((line.width - tail.width, line.width, last[0][2]))
+        line, self._spans = hint_row(self.hints, width)
         return [line]
 
     def render_line(self, y: int) -> Strip:
@@ -102,3 +87,22 @@ class KeyLine(Painted):
         self.styles.height = min(ROWS, len(wrap(self.answer, width))) if self.answer else 1
         settings = getattr(self.app, "settings", None)
         self.display = bool(self.answer) or settings is None or settings.footer
+
+
+def hint_row(hints: Sequence[tuple[str, str, str]], width: int) -> tuple[Line, list[tuple[int, int, str]]]:
+    """As many hints as fit before the last, how to leave, which is always there; and where each is clicked."""
+    tail = Line()
+    for key, word, _ in hints[-1:]:
+        tail.add(key, "bold rule-focus").add(f" {word}", "muted")
+    line, spans = Line(), []
+    for key, word, action in hints[:-1]:
+        gap = 2 if line.width else 0
+        if line.width + gap + len(key) + 1 + len(word) + 2 + tail.width > width:
+            break
+        start = line.add(" " * gap).width
+        line.add(key, "bold rule-focus").add(f" {word}", "muted")
+        spans.append((start, line.width, action))
+    line.end(tail, width)
+    if hints:
+        spans.append((line.width - tail.width, line.width, hints[-1][2]))
+    return line, spans

@@ -88,6 +88,7 @@ def picture(view: View, axis: str, *, log: bool, ascii: bool, only: str = "") ->
         attempts=attempts,
         x_max=x_max,
         x_format=_x_format(axis, x_max),
+        x_least=_APART[axis],
         log=log,
         ascii=ascii,
     )
@@ -110,7 +111,8 @@ def _x(point: TrajectoryPoint, axis: str) -> float:
     return point.at / 60 if axis == "time" else point.cost_usd
 
 
-_LEAST = {"candidates": 4.0, "time": 0.5, "dollars": 0.01}
+_LEAST = {"candidates": 4.0, "time": 0.5, "dollars": 0.01}  # the axis' extent
+_APART = {"candidates": 1.0, "time": 0.0, "dollars": 0.01}  # labels that read differently
 
 
 def _now(view: View, axis: str) -> float:

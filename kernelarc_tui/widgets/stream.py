@@ -46,6 +46,11 @@ class OutcomeStream(RowList):
         self.rows_changed()
 
     @property
+    def above(self) -> int:
+        """Rows that came while the cursor stands on an older one, out of sight."""
+        return self.scroll_offset.y if self.cursor > 0 else 0
+
+    @property
     def filter(self) -> FeedFilter:
         return self.feed.filter if self.feed is not None else FeedFilter()
 
@@ -84,7 +89,8 @@ def nothing_text(chosen: FeedFilter, summary: Summary) -> str:
     others = sum(summary.outcomes.values()) + summary.errors
     if chosen.outcome and not (chosen.text or chosen.agent) and others:
         return f"no {chosen.outcome} yet ({counted(others, 'other')})"
-    return f"nothing matches {chosen.words}" if chosen.words else "no outcome yet"
+    narrowed = chosen.outcome or chosen.text or (chosen.agent and not chosen.everything)
+    return f"nothing matches {chosen.words}" if narrowed else "no outcome yet"
 
 
 def stream_line(row: EventRow, summary: Summary, width: int) -> Line:

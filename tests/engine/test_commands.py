@@ -115,6 +115,24 @@ async def test_a_forced_draft_is_the_next_proposal(lab) -> None:
     await task
 
 
+async def test_who_hints_is_told_who_reads_prompts(lab) -> None:
+    models = {"proposer": ["llm", "recipes"], "model": ["a/b"], "api_base": "http://localhost:1/v1"}
+    for settings, asked, says in (
+        ({}, "1", "on record, but agent 1 proposes from recipes and reads no prompt"),
+        ({}, None, "on record, but every agent proposes from recipes and reads no prompt"),
+        (models, "1", "the hint is in agent 1's next prompt"),
+        (models, "2", "agent 2 proposes from recipes and reads no prompt"),
+        (models, None, "the hint is in every agent's next prompt, but recipes read none"),
+    ):
+        campaign = lab(slowly_better, delay_s=0.03, agents=2, **LONG, **settings)
+        task = campaign.start()
+        await campaign.until(lambda s: s.candidates >= 1)
+        answer = await campaign.order("hint", text="one pass", agent=asked)
+        assert answer.ok and says in answer.text
+        await campaign.order("stop")
+        await task
+
+
 async def test_a_hint_reaches_the_next_prompt_once(lab) -> None:
     campaign = lab(slowly_better, delay_s=0.03, agents=2, **LONG)
     task = campaign.start()

@@ -189,7 +189,7 @@ def test_when_everything_was_tried_the_agent_is_told(bundled: Problem, fits: dic
         def __contains__(self, sha: object) -> bool:
             return True
 
-    with pytest.raises(Exhausted, match="no point left"):
+    with pytest.raises(Exhausted, match="nothing is left"):
         proposal_for(context(bundled, taken=Everything()), fits)
     with pytest.raises(Exhausted, match="no recipe fits"):
         proposal_for(context(bundled), {})

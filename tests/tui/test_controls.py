@@ -30,7 +30,7 @@ async def test_a_key_sends_its_command_for_the_agent_or_all(engine, show, keys, 
 async def test_pause_becomes_resume(engine, show):
     async with show(engine.folder) as screen:
         await screen.press("p")
-        await screen.until(lambda: "‖ paused" in screen.text("#header"))
+        await screen.until(lambda: "‖ pausing" in screen.text("#header"))
         await screen.press("p")
         await screen.until(lambda: engine.last.verb == "resume" and "▶" in screen.text("#header"))
 

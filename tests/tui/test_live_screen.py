@@ -9,12 +9,15 @@ import msgspec
 import pytest
 
 from engine.records import CampaignState, StopReason
+from engine.store import events as ev
+from engine.store.events import AgentSpec
 from engine.store.rows import LiveRow
-from engine.store.summary import Summary
+from engine.store.summary import AgentSummary, Summary
 from kernelarc_tui.feed import FeedFilter
-from kernelarc_tui.view import attention
+from kernelarc_tui.screens.agent import standing
+from kernelarc_tui.view import View, attention, doing
 from kernelarc_tui.widgets.agents import AgentsTable
-from kernelarc_tui.widgets.header import second_line
+from kernelarc_tui.widgets.header import first_line, second_line
 from kernelarc_tui.widgets.keyline import KeyLine
 from kernelarc_tui.widgets.memory import MemoryPanel
 from kernelarc_tui.widgets.plot import TrajectoryPlot
@@ -210,7 +213,7 @@ async def test_two_screens_at_once_see_the_same(engine, show):
     async with show(engine.folder) as one, show(engine.folder) as two:
         await one.press("p")
         for screen in (one, two):
-            await screen.until(lambda screen=screen: "‖ paused" in screen.text("#header"), timeout_s=2)
+            await screen.until(lambda screen=screen: "‖ pausing" in screen.text("#header"), timeout_s=2)
         await two.until(lambda: "pause carried" in two.text("#stream"))
 
 
@@ -306,6 +309,7 @@ def test_an_outcome_that_has_not_come_yet_is_named_with_how_many_others_have():
     assert nothing_text(FeedFilter(outcome="REJECT", text="x"), summary) == "nothing matches reject · “x”"
     assert nothing_text(FeedFilter(outcome="KEEP"), Summary()) == "nothing matches keep"
     assert nothing_text(FeedFilter(), Summary()) == "no outcome yet"
+    assert nothing_text(FeedFilter(everything=True, agent="1"), Summary()) == "no outcome yet"  # an agent's log
 
 
 async def test_the_kind_of_an_empty_filter_stays_in_the_title_and_f_goes_on_from_it(engine, show):
@@ -336,6 +340,81 @@ async def test_a_narrow_header_says_first_how_it_stands(engine, show, width):
         first = screen.text("#header").split("\n")[0]
         assert first.startswith(" ▶ 00:41:07  63/100")
         assert "dual" in first or width < 50  # the name keeps its end
+
+
+@pytest.mark.parametrize(
+    ("state", "detail", "benches"),
+    [
+        ("benching", "", True),
+        ("confirming", "", True),
+        ("compiling", "", True),
+        ("waiting device", "", True),  # inside the bench, behind another candidate
+        ("starting", "measuring the reference: benching", True),
+        ("starting", "", False),
+        ("proposing", "", False),
+        ("waiting model", "", False),
+        ("paused", "its candidate waits for the device", False),
+    ],
+)
+async def test_a_pause_that_waits_for_a_bench_says_so(engine, show, state, detail, benches):
+    """A colleague who waits for the device must see when it is given back."""
+    async with show(engine.folder) as screen:
+        view = screen.app.screen.view
+    first, *others = view.agents
+    live = {first.spec.name: LiveRow(agent=first.spec.name, state=state, detail=detail, since=view.now - 9)}
+    view = replace(view, state=CampaignState.PAUSED, live=live)
+    assert ("‖ pausing" in first_line(view, "", 120).text, "‖ paused" in first_line(view, "", 120).text) == (
+        benches,
+        not benches,
+    )
+    assert doing(view, first)[0] == (state if benches else "paused")
+    assert {doing(view, agent)[0] for agent in others} == {"paused"}
+
+
+async def test_rows_that_came_above_an_older_one_are_counted_in_the_title(engine, show):
+    async with show(engine.folder) as screen:
+        assert "newer above" not in screen.text("#stream")
+        await screen.press("2", "G")
+        await screen.until(lambda: re.search(r"outcomes · \d+ newer above \(g\)", screen.text("#stream")))
+        await screen.press("g")
+        await screen.until(lambda: "newer above" not in screen.text("#stream"))
+
+
+async def test_a_persons_own_words_are_shown_with_the_answer(engine, show):
+    async with show(engine.folder, (160, 45)) as screen:
+        hint = ev.CommandAnswered(
+            id="h", verb="hint", args={"text": "one pass", "agent": "1"}, text="it is on record"
+        )
+        await engine.writer.append(hint)
+        await screen.until(
+            lambda: "> hint" in screen.text("#stream") and '"one pass": it is on record' in screen.text("#stream")
+        )
+
+
+@pytest.mark.parametrize("width", [44, 60, 80, 120])
+def test_an_agents_standing_is_cut_nowhere(width):
+    agent = AgentSummary(
+        spec=AgentSpec(name="1", ordinal=0, proposer="recipes", model=None, budget=20),
+        budget=20, candidates=12, best=5, best_ms=2.363, best_speedup=1.173, r=4, cost_usd=1.5, tokens=90_000,
+    )  # fmt: skip
+    text = standing(Summary(), agent, width).text
+    assert len(text) <= width and re.search("4 (without gain|stuck) .*12/20", text)
+    assert ("stop at 15)" in text) is (width >= 80) and ("tokens" in text) is (width >= 120)
+    assert (
+        standing(Summary(), msgspec.structs.replace(agent, best_ms=None), width).text == "nothing is measured yet"
+    )
+
+
+def test_an_agent_without_ideas_is_not_called_out_of_budget():
+    spec = AgentSpec(name="1", ordinal=0, proposer="recipes", model=None, budget=20)
+    dry = AgentSummary(spec=spec, budget=20, candidates=12, stopped=StopReason.CANDIDATES)
+    assert doing(View(), dry)[0] == "stopped no ideas"
+    assert doing(View(), msgspec.structs.replace(dry, candidates=20))[0] == "stopped candidates"
+    ended = Summary(
+        budget=40, candidates=29, stop_reason=StopReason.CANDIDATES, stop_detail="3 recipes tried to the end"
+    )
+    assert ended.why_ended == "3 recipes tried to the end"
+    assert msgspec.structs.replace(ended, candidates=40).why_ended == "candidates"
 
 
 async def test_an_inbox_agent_that_waits_says_for_which_folder(engine, show):

@@ -19,6 +19,7 @@ from kernelarc_tui.paint import Line, Palette, clip, fold, wrap
 from kernelarc_tui.plotting import Level, Picture, Series, draw, visible_levels
 from kernelarc_tui.screens.memory import detail_lines
 from kernelarc_tui.view import View
+from kernelarc_tui.widgets.keyline import hint_row
 from kernelarc_tui.widgets.memory import memory_line
 
 # Numbers
@@ -91,6 +92,34 @@ def _picture(**options):
 def test_a_plot_fills_exactly_its_area(width, height):
     rows = draw(_picture(), width, height)
     assert len(rows) == height and all(row.width <= width for row in rows)
+
+
+@pytest.mark.parametrize("x_max", [1, 2, 4, 5, 7, 40, 100])
+@pytest.mark.parametrize("width", [40, 100, 180])
+def test_no_two_labels_of_an_axis_read_the_same(width, x_max):
+    *_, labels = draw(
+        Picture(series=[Series("1", "agent-1", [(0, 0.1)], end=x_max)], levels=[], x_max=x_max), width, 9
+    )
+    words = labels.text.split()
+    assert len(words) == len(set(words)) >= 2 and words == sorted(words, key=int)
+
+
+HINTS = [
+    ("p", "resume", "a"),
+    ("d", "draft", "b"),
+    ("h", "hint", "c"),
+    ("⏎", "open", "d"),
+    ("q", "leave running", "e"),
+]
+
+
+@pytest.mark.parametrize("width", range(16, 70))
+def test_how_to_leave_is_named_in_every_width(width):
+    line, spans = hint_row(HINTS, width)
+    assert line.text.endswith("q leave running") and line.width <= width
+    assert spans[-1][2] == "e" and line.text[spans[-1][0] : spans[-1][1]] == "q leave running"
+    for (start, end, action), (key, word, wanted) in zip(spans[:-1], HINTS, strict=False):
+        assert (line.text[start:end], action) == (f"{key} {word}", wanted)
 
 
 def test_lines_fall_and_end_with_their_labels():

@@ -33,6 +33,7 @@ from engine.recipes.model import load_recipes
 from engine.recipes.subject import subject_of
 from engine.recipes.tracing import trace_reference
 from engine.records import AgentState, Evaluation, Mode, Outcome
+from engine.text import counted
 
 if TYPE_CHECKING:
     from engine.session import Session
@@ -181,7 +182,8 @@ def proposal_for(context: Context, fits: Mapping[str, Fit], measured: Sequence[M
         new = _new_point(context, materials[option.name], rng)
         if new is not None:
             return _proposal(materials[option.name], *new)
-    what = f"{len(materials)} recipes have no point left" if materials else "no recipe fits this problem"
+    tried = f"{counted(len(materials), 'recipe')} tried to the end, nothing is left"
+    what = tried if materials else "no recipe fits this problem"
     raise Exhausted(what)
 
 
