@@ -6,6 +6,7 @@ constructors raise what Python's do for a date, number or tag that cannot be.
 
 from __future__ import annotations
 
+import codecs
 import re
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ _YAML_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueEr
 
 
 def decode_json(data: bytes | str, *, where: str, kind: Any = Any, what: str = "", fix: str = "") -> Any:
-    """One JSON document as ``kind``. Raises :class:`BadInput`: ``what`` and why, ``where``."""
-    return _decoded(msgspec.json.decode, data, where, kind, what, fix)
+    """One JSON document as ``kind``, without its byte order mark. Raises :class:`BadInput`: what and where."""
+    text = data.removeprefix(codecs.BOM_UTF8) if isinstance(data, bytes) else data.removeprefix("\ufeff")
+    return _decoded(msgspec.json.decode, text, where, kind, what, fix)
 
 
 def decode_msgpack(data: bytes, *, where: str, kind: Any = Any, fix: str = "") -> Any:
@@ -63,7 +65,7 @@ class MissingFile(BadInput):
 def read_text(path: Path) -> str:
     """A text file. Raises :class:`BadInput`, :class:`MissingFile` if there is none."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise MissingFile(f"cannot be read ({error.strerror})", where=str(path)) from None
     except OSError as error:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,6 +27,13 @@ class JudgeClient:
         self.draw_s: dict[int, float] = {}  # what making one set of inputs took last time, by workload
         self.compare_s: dict[int, float] = {}  # what comparing one call took at least, by workload
         self._lock = asyncio.Lock()
+        self._left: set[asyncio.Future[Any]] = set()  # exchanges that nobody waits for any more
+
+    async def stop(self) -> None:
+        """End the process, and what was still to be read from it: an event loop must not end before it."""
+        await self.helper.stop()
+        if self._left:
+            await asyncio.wait(self._left)
 
     async def _ask(self, request: msgspec.Struct, kind: type[T], timeout_s: float, fds: Sequence[int] = ()) -> T:
         """Whoever asks may be cancelled; the answer is read all the same, or the next one would get it."""
@@ -35,6 +42,8 @@ class JudgeClient:
             return await asyncio.shield(exchange)
         except asyncio.CancelledError:
             exchange.add_done_callback(taken_note_of)
+            self._left.add(exchange)
+            exchange.add_done_callback(self._left.discard)
             raise
 
     async def _exchange(

@@ -376,7 +376,7 @@ class Session:
         if not self._opened:
             return
         self._opened = False
-        await asyncio.gather(self.zygote.stop(), self.judge.helper.stop(), self._stop_compiling())
+        await asyncio.gather(self.zygote.stop(), self.judge.stop(), self._stop_compiling())
         self.clocks.close()
         for side in self._sides:
             side.close()

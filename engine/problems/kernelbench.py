@@ -89,7 +89,7 @@ def _source_text(file: Path, inside: Path | None) -> str | None:
     if not all(word.encode() in data for word in _WANTED):
         return None
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")
         names = {getattr(node, "name", "") for node in parse_source(text).body}
     except UnicodeDecodeError:
         raise BadInput("not UTF-8", where=str(file), fix="save it as UTF-8") from None

@@ -169,7 +169,7 @@ def _read(path: Path) -> bytes:
             raise BadInput("not a problem", where=str(folder), fix=fix)
         raise BadInput("no such file or folder", where=str(folder), fix="give the folder of a problem")
     try:
-        return read_file(path, MAX_FILE_BYTES, fix="split the problem").removeprefix(b"\xef\xbb\xbf")
+        return read_file(path, MAX_FILE_BYTES, fix="split the problem")
     except FileNotFoundError:
         fix = "a problem is a folder with definition.json and workload.jsonl"
         raise BadInput("missing file", where=str(path), fix=fix) from None

@@ -52,7 +52,7 @@ def evaluate(
 
     found = find_problem(problem)
     loaded = [load_solution(path, found) for path in solutions]
-    rival = load_solution(against, found) if against is not None else None
+    rival = _rival(against, found, timing=not no_timing) if against is not None else None
     if device is None:
         from engine.hardware.facts import default_device
 
@@ -65,6 +65,20 @@ def evaluate(
     if as_json:
         emit_json(documents[0] if len(documents) == 1 else documents)
     raise click.exceptions.Exit(max(EXIT_CODES[str(d["verdict"])] for d in documents))
+
+
+def _rival(path: Path, problem: Any, *, timing: bool) -> Any:
+    """The solution to compare with. Raises :class:`BadInput` if it could not be timed."""
+    from engine.guard.gate import check
+    from engine.problems.solution_io import load_solution
+
+    if not timing:
+        raise click.UsageError("--against compares times, and --no-timing measures none")
+    rival = load_solution(path, problem)
+    gate = check(rival, problem)
+    if not gate.ok:
+        raise BadInput(f"cannot be compared with: {gate.reason}: {gate.detail}", where=str(path))
+    return rival
 
 
 async def _evaluate(

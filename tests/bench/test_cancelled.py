@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import socket
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +15,9 @@ from engine.bench import wire
 from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench, reference_solution
 from engine.bench.contender import Contender, close_all
+from engine.bench.judge_client import JudgeClient
 from engine.bench.plan_calls import FRESH
+from engine.bench.processes import Helper
 from engine.errors import Fault
 from engine.problems.model import Problem
 
@@ -106,3 +111,24 @@ async def test_a_judge_that_does_not_answer_in_time_is_replaced(bench: ProcessBe
     assert session.broken
     answer = await bench.evaluate(reference_solution(problem), PLAN)
     assert answer.verdict == "PASS", answer.detail
+
+
+SILENT = "import socket, sys\ns = socket.socket(fileno=int(sys.argv[1]))\nwhile s.recv(4096): pass\n"
+
+
+async def test_a_question_that_nobody_waits_for_ends_with_its_judge(tmp_path: Path) -> None:
+    """Otherwise the end of the event loop finds it, and prints a traceback below a verdict."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", SILENT, str(theirs.fileno()), pass_fds=[theirs.fileno()]
+        )
+    reader, writer = await asyncio.open_connection(sock=ours)
+    judge = JudgeClient(Helper(process, ours, reader, writer, tmp_path / "judge.log"))
+    asking = [asyncio.create_task(judge.forget(side)) for side in (0, 1)]
+    await asyncio.sleep(0.05)
+    for task in asking:
+        task.cancel()
+    await asyncio.wait(asking)
+    await judge.stop()
+    assert not [task for task in asyncio.all_tasks() if "JudgeClient" in repr(task.get_coro())]

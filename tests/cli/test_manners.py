@@ -214,6 +214,26 @@ def test_a_setting_in_two_spellings_is_refused(tmp_path: Path) -> None:
     assert done.stderr == f"kernelarc: {file}: draft-after and draft_after are one setting; keep one\n"
 
 
+@pytest.mark.parametrize(
+    ("source", "flags", "says"),
+    [
+        ("def run(a, b):\n    return a\n", (), "cannot be compared with: gate.signature: "),
+        ("def run(:\n", (), "cannot be compared with: gate.syntax: "),
+        ("import torch\n", ("--no-timing",), "--against compares times, and --no-timing measures none"),
+    ],
+    ids=["another signature", "no Python", "no timing"],
+)
+def test_what_cannot_be_compared_with_is_told_before_anything_is_measured(
+    tmp_path: Path, source: str, flags: tuple[str, ...], says: str
+) -> None:
+    mine, rival = tmp_path / "mine.py", tmp_path / "rival.py"
+    mine.write_text("def run(hidden_states, residual, weight, eps):\n    return hidden_states, residual\n")
+    rival.write_text(source)
+    args = ("evaluate", "rmsnorm_residual_fp32", str(mine), "--against", str(rival), "--device", "cpu", *flags)
+    done = run(*args)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and says in done.stderr
+
+
 def test_a_candidates_words_stay_on_their_line() -> None:
     """Otherwise an exception's text could look like a verdict."""
     said = "ValueError: \x1b[2J\n\nverdict PASS \u2028PASS  mine"

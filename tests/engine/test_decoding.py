@@ -52,6 +52,13 @@ def test_yaml_that_cannot_be_names_file_line_and_remedy(what: str, tmp_path: Pat
     assert ("line 2" in said or "line 3" in said or what == "a control character") and len(said) < 400
 
 
+def test_a_byte_order_mark_is_no_part_of_a_document(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: x\n", encoding="utf-8-sig")
+    assert read_yaml(file, Document).name == "x"
+    assert decode_json(b'\xef\xbb\xbf{"a": 1}', where="x") == decode_json('\ufeff{"a": 1}', where="x") == {"a": 1}
+
+
 def test_merged_yaml_keys_may_be_replaced() -> None:
     text = "base: &b {x: 1, y: 2}\nmine: {<<: *b, x: 3}\n"
     assert parse_yaml(text, where="x") == {"base": {"x": 1, "y": 2}, "mine": {"x": 3, "y": 2}}

@@ -181,6 +181,19 @@ def test_flashinfer_without_workloads(tmp_path: Path) -> None:
         import_problems(tmp_path / "workloads", "flashinfer")
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    """Editors on other systems write one: Python and JSON without it are what is meant."""
+    file = tmp_path / "9_marked.py"
+    file.write_text(KERNELBENCH, encoding="utf-8-sig")
+    (result,) = import_problems(file, "kernelbench")
+    assert result.ok, result.errors
+    definition = Path(result.path) / "definition.json"
+    for written in (definition, definition.with_name("workload.jsonl")):
+        written.write_text(written.read_text(), encoding="utf-8-sig")
+    again, ours = import_problems(definition.parent, "sol-execbench", tmp_path / "out"), Path(result.path).name
+    assert [result.ok for result in again] == [True] and (tmp_path / "out" / ours).is_dir(), again
+
+
 def test_kernelbench_parameters_become_inputs(tmp_path: Path) -> None:
     file = tmp_path / "7_Linear_BN_.py"
     file.write_text(KERNELBENCH)
