@@ -54,3 +54,9 @@ class Fault(KernelArcError):
 
 class StoreError(KernelArcError):
     """The campaign database cannot be used: newer, corrupt, read-only, disk full. Nothing was lost."""
+
+
+class StoreFault(StoreError):
+    """The disk below the database is full or failed: a fault of the machine."""
+
+    exit_code = 3

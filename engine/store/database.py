@@ -6,7 +6,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from engine.errors import StoreError
+from engine.errors import StoreError, StoreFault
 
 APPLICATION_ID = 0x4B415243  # "KARC"
 JOURNAL_LIMIT_BYTES = 64 << 20
@@ -36,13 +36,16 @@ def is_trouble(error: BaseException | None) -> bool:
     return error_name(error) != "SQLITE_ERROR"
 
 
-def store_error(error: sqlite3.Error, path: Path) -> StoreError:
-    """One line for a person: what, where, and what to do. Nothing is ever changed by the failure itself."""
+def store_error(error: sqlite3.Error, path: Path, *, left: str = "nothing was lost") -> StoreError:
+    """One line for a person: what, where, and what to do. Nothing is ever changed by the failure itself.
+
+    ``left``: what a full disk leaves behind.
+    """
     name = error_name(error)
     if name.startswith("SQLITE_CORRUPT"):
         return damaged(path, str(error))
     if name.startswith(_FULL):
-        text = f"the disk is full or cannot be written ({error}); free space there, nothing was lost"
+        text = f"the disk is full or cannot be written ({error}); free space there, {left}"
     elif name.startswith(_READ_ONLY):
         text = f"cannot be opened ({error}); check that {_whose(path)}"
     elif name.startswith("SQLITE_NOTADB"):
@@ -53,7 +56,8 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
         text = f"the disk failed ({error}); nothing that was acknowledged is lost"
     else:
         text = f"cannot be used ({error})"
-    return StoreError(f"{path}: {text}")
+    kind = StoreFault if name.startswith((*_FULL, "SQLITE_IOERR")) else StoreError
+    return kind(f"{path}: {text}")
 
 
 def damaged(path: Path, detail: str) -> StoreError:

@@ -31,6 +31,7 @@ from engine.store.live import LiveRows, WaitingSamples
 from engine.store.rows import Committed, LedgerTotals, LiveRow, VerdictRecord
 from engine.store.summary import Summary
 from engine.store.tx import Tx, transaction
+from engine.text import counted
 
 T = TypeVar("T")
 BATCH = 256
@@ -71,6 +72,7 @@ class StoreWriter:
     ) -> None:
         self.path = path
         self.summary = summary
+        self._cause: sqlite3.Error | None = None
         self.problem: StoreError | None = None  # why decisions are waiting, while they are
         self.on_commit: Callable[[list[ev.Stored]], None] | None = None
         self._database = database
@@ -116,7 +118,10 @@ class StoreWriter:
         finally:
             await self._database.close()
         if lost:
-            raise StoreError(f"{self.problem}; {lost} decisions could not be written")
+            left = f"{counted(lost, 'decision')} could not be written and will be made anew when it is resumed"
+            if self._cause is not None:
+                raise store_error(self._cause, self.path, left=left)
+            raise StoreError(f"{self.problem}; {left}")
 
     async def __aenter__(self) -> StoreWriter:
         return self
@@ -337,11 +342,11 @@ class StoreWriter:
     def _hold(self, batch: _Batch, error: BaseException | None) -> None:
         """The disk failed: tell everyone, also who waits behind this batch; keep the decisions in their order."""
         assert isinstance(error, sqlite3.Error)
-        self.problem = store_error(error, self.path)
+        self._cause, self.problem = error, store_error(error, self.path)
         waiting = [*batch.work, *self._queue]
         for work in waiting:
             if not work.done.done():
-                work.done.set_exception(StoreError(self.problem.message))
+                work.done.set_exception(type(self.problem)(self.problem.message))
         self._queue = deque(work for work in waiting if work.keep)
         self._live.give_back(batch.rows)
         for item in batch.samples:
@@ -356,7 +361,7 @@ class StoreWriter:
         self.problem = StoreError(f"{self.path}: the writer ended ({error or 'cancelled'})")
         for work in self._queue:
             if not work.done.done():
-                work.done.set_exception(StoreError(self.problem.message))
+                work.done.set_exception(type(self.problem)(self.problem.message))
 
     async def _on_thread(self, run: Callable[[sqlite3.Connection], T]) -> T:
         """``run`` on the connection's thread in one step: aiosqlite has no public call for a whole function."""

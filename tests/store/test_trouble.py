@@ -223,8 +223,9 @@ async def test_closing_on_a_full_disk_says_what_was_given_up(database: Path) -> 
     await writer.transact(limit_pages(0))  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="disk is full"):
         await writer.commit_verdict(dataclasses.replace(keep(), prompt=os.urandom(50_000).hex()))
-    with pytest.raises(StoreError, match="1 decisions could not be written"):
+    with pytest.raises(StoreError, match="1 decision could not be written") as gone:
         await writer.close()
+    assert "nothing was lost" not in gone.value.message and gone.value.exit_code == 3
     with StoreReader(database) as reader:
         assert reader.summary().candidates == 0
 
