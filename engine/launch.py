@@ -56,6 +56,8 @@ def create_campaign(
     """
     config = absolute_sources(labelled(config))
     _check_sources(config)
+    if seed_solution is not None:
+        _check_seed(seed_solution, problem)
     _check_needs(config)
     paths.runtime_dir(create=True)  # before anything is left behind that no engine can be started for
     seed = seed_solution or reference_solution(problem)
@@ -187,6 +189,15 @@ def check_keys(models: Iterable[str], api_base: str | None) -> None:
                 f"model {model} needs {name}, which is not set",
                 fix=f"export {name}, or name a server of your own with --api-base",
             )
+
+
+def _check_seed(seed: Solution, problem: Problem) -> None:
+    """What the gate refuses of a candidate is no start either: nothing that is made from it would be judged."""
+    from engine.guard.gate import check
+
+    gate = check(seed, problem)
+    if not gate.ok:
+        raise BadInput(f"cannot be the start of a campaign: {gate.reason}: {gate.detail}", where=seed.name)
 
 
 def _check_sources(config: CampaignConfig) -> None:

@@ -180,7 +180,8 @@ class KernelArcApp(ThemedApp, TypeAheadApp):
         if view.running or view.state == "paused":
             word = "stays paused" if view.state == "paused" else "keeps running"
             return f"{name} {word}; come back with: kernelarc attach {name}"
-        return f"{name} is {view.state}; kernelarc report {name}, kernelarc export {name}"
+        best = f", kernelarc export {name}" if view.summary.best else ""
+        return f"{name} is {view.state}; kernelarc report {name}{best}"
 
     # The store's news
 

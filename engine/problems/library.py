@@ -60,6 +60,8 @@ def find_problem(ref: str) -> Problem:
     A name is its folder's or its definition's. Raises :class:`BadInput`: unknown with the nearest names, or
     the first defect of the files.
     """
+    if not ref.strip():
+        raise BadInput("no problem is named", fix="see kernelarc problems list, or give a folder")
     path = Path(ref).expanduser()
     folders = problem_folders()
     by_name = {folder.name: folder for _, folder in folders}
@@ -73,9 +75,22 @@ def find_problem(ref: str) -> Problem:
         if entry.definition == ref:
             return load_problem(entry.path)
     names = sorted({name for entry in entries for name in (entry.name, entry.definition) if name})
+    raise BadInput(f"no problem named {ref!r}", fix=_meant(ref, names))
+
+
+def problem_folder(ref: str) -> Path:
+    """The folder that is meant: one that is there, or a library problem's. Raises :class:`BadInput`."""
+    if ref.strip() and Path(ref).exists():
+        return Path(ref)
+    folders = {folder.name: folder for _, folder in problem_folders()}
+    if ref not in folders:
+        raise BadInput(f"no folder and no library problem {ref!r}", fix=_meant(ref, sorted(folders)))
+    return folders[ref]
+
+
+def _meant(ref: str, names: list[str]) -> str:
     close = difflib.get_close_matches(ref, names, n=3, cutoff=0.5) or [n for n in names if ref and ref in n][:3]
-    fix = f"did you mean {', '.join(close)}?" if close else "see kernelarc problems list, or give a folder"
-    raise BadInput(f"no problem named {ref!r}", fix=fix)
+    return f"did you mean {', '.join(close)}?" if close else "see kernelarc problems list, or give a folder"
 
 
 def _entry(origin: str, folder: Path) -> ProblemEntry:

@@ -89,7 +89,7 @@ def status_text(reader: StoreReader, folder: Path, now: float | None = None) -> 
             lines.append(f" {text} {latency:>11} {change:>8}  {why}")
     notes = [note for note in summary.attention if note.level != "info"]
     lines += ["", *(f"! {one_line(note.text, WIDTH)}" for note in notes[-3:])] if notes else []
-    hints = _next_steps(state, folder.name)
+    hints = _next_steps(state, folder.name, found=bool(summary.best))
     lines += ["", *hints] if hints else []
     return "\n".join(cut(line, WIDTH).rstrip() for line in lines)
 
@@ -173,9 +173,9 @@ def _clock(at: float) -> str:
     return time.strftime("%H:%M", time.localtime(at))
 
 
-def _next_steps(state: CampaignState, name: str) -> list[str]:
+def _next_steps(state: CampaignState, name: str, *, found: bool) -> list[str]:
     if state is CampaignState.INTERRUPTED:
         return ["the engine is gone; to go on from the store:", f"  kernelarc resume {name}"]
     if state in (CampaignState.STOPPED, CampaignState.FINISHED):
-        return [f"  kernelarc report {name}", f"  kernelarc export {name}"]
+        return [f"  kernelarc report {name}", *([f"  kernelarc export {name}"] if found else [])]
     return []

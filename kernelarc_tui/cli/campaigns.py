@@ -211,7 +211,8 @@ def foreground(folder: Path, *, as_json: bool) -> int:
     if as_json:
         emit_json(status)
     else:
-        click.echo(f"report: kernelarc report {summary.name}   best kernel: kernelarc export {summary.name}")
+        best = f"   best kernel: kernelarc export {summary.name}" if summary.best else ""
+        click.echo(f"report: kernelarc report {summary.name}{best}")
     if interrupted:
         return 130
     if summary.stop_reason is StopReason.FAULT:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from engine.errors import BadInput
 from engine.text import one_line
 from kernelarc_tui.cli.common import WIDE, emit_json, json_option, table, terminal_width
 
@@ -67,9 +66,9 @@ def show(problem: str, as_json: bool) -> None:
 
 
 @problems.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True)
 @json_option
-def check(paths: tuple[Path, ...], as_json: bool) -> None:
+def check(paths: tuple[str, ...], as_json: bool) -> None:
     """Admission check of problem folders, or of library problems by name; exits 1 if one is refused.
 
     \b
@@ -77,8 +76,9 @@ def check(paths: tuple[Path, ...], as_json: bool) -> None:
              kernelarc problems check rmsnorm_residual_fp32
     """
     from engine.problems.check import check_problem
+    from engine.problems.library import problem_folder
 
-    results = [check_problem(folder) for folder in [_folder_of(path) for path in paths]]
+    results = [check_problem(folder) for folder in [problem_folder(path) for path in paths]]
     if as_json:
         emit_json({"problems": results})
     else:
@@ -90,22 +90,6 @@ def check(paths: tuple[Path, ...], as_json: bool) -> None:
                 click.echo(f"    note: {one_line(line, LINE_LIMIT)}")
     if not all(result.ok for result in results):
         raise click.exceptions.Exit(1)
-
-
-def _folder_of(path: Path) -> Path:
-    """The folder that is meant: one that is there, or a library problem's. Raises ``BadInput``."""
-    from engine.problems.library import problem_folders
-
-    if path.exists():
-        return path
-    folder = next((folder for _, folder in problem_folders() if folder.name == str(path)), None)
-    if folder is None:
-        raise BadInput(
-            "no such folder, and no library problem of that name",
-            where=str(path),
-            fix="see kernelarc problems list",
-        )
-    return folder
 
 
 @problems.command()

@@ -18,6 +18,7 @@ from engine import paths
 from engine.config import CampaignConfig
 from engine.errors import BadInput
 from engine.proposers import inbox_folders
+from engine.records import StopReason
 from engine.store import events as ev
 from engine.store import memories, offline
 from engine.store.create import create_database
@@ -232,6 +233,47 @@ def test_what_cannot_be_compared_with_is_told_before_anything_is_measured(
     args = ("evaluate", "rmsnorm_residual_fp32", str(mine), "--against", str(rival), "--device", "cpu", *flags)
     done = run(*args)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("run", ""), "no problem is named; see kernelarc problems list"),
+        (("evaluate", "", "x.py"), "no problem is named"),
+        (("problems", "check", ""), "no folder and no library problem ''; see"),
+        (("problems", "check", "rmsnorm_residual_fp23"), "did you mean rmsnorm_residual_fp32"),
+        (("problems", "show", "rmsnorm_residual_fp23"), "did you mean rmsnorm_residual_fp32"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_problem_that_is_not_there_is_told_with_what_may_be_meant(args: tuple[str, ...], says: str) -> None:
+    done = run(*args)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and says in done.stderr
+
+
+def test_a_start_that_the_gate_refuses_leaves_no_campaign_behind(private_home: Path, tmp_path: Path) -> None:
+    seed = tmp_path / "seed.py"
+    seed.write_text(
+        "import ctypes\ndef run(hidden_states, residual, weight, eps):\n    return residual, residual\n"
+    )
+    done = run("run", "rmsnorm_residual_fp32", "--seed-solution", str(seed), "--device", "cpu", "--headless")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "cannot be the start of a campaign: gate.forbidden-import: " in done.stderr
+    assert not list(paths.campaigns_dir().glob("*"))
+
+
+def test_a_campaign_without_a_keep_offers_no_export(private_home: Path) -> None:
+    folder = paths.campaign_dir("nothing")
+    create_database_of_one_that_failed(folder)
+    done = run("status", "nothing")
+    assert "kernelarc report nothing" in done.stdout and "kernelarc export" not in done.stdout
+
+
+def create_database_of_one_that_failed(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    create_database(folder / "campaign.db", row("nothing"), SEED, started())
+    ended = ev.CampaignEnded(state="finished", reason=StopReason.FAULT, detail="the seed does not pass")
+    offline.edit(folder, lambda tx: tx.append(ended))
 
 
 def test_a_candidates_words_stay_on_their_line() -> None:
