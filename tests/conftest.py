@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True)
+settings.load_profile("same")
+"""The same examples in every run; ``pytest --hypothesis-profile=default`` looks further."""
 
 ROOT = Path(__file__).resolve().parent.parent
 

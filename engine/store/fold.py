@@ -34,7 +34,7 @@ def _started(summary: Summary, at: float, event: ev.CampaignStarted) -> Summary:
         spec.name: AgentSummary(spec=spec, strategy=spec.strategy, model=spec.model, budget=spec.budget)
         for spec in event.agents
     }
-    return replace(
+    begun = replace(
         summary,
         name=event.name,
         problem=event.problem,
@@ -52,6 +52,7 @@ def _started(summary: Summary, at: float, event: ev.CampaignStarted) -> Summary:
         margin=event.margin,
         agents=agents,
     )
+    return _with_leader(begun)  # nothing that was kept before is any of these agents'
 
 
 def _attached(summary: Summary, at: float, event: ev.EngineAttached) -> Summary:

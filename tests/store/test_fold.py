@@ -302,3 +302,12 @@ def test_old_logs_are_read_without_the_fields_that_came_later(database: Path) ->
         )
     with StoreReader(database) as reader:
         assert reader.summary_at(2).seq == 2
+
+
+def test_a_campaign_that_is_started_again_has_no_best_of_agents_that_are_gone() -> None:
+    win = ev.Verdict(
+        number=1, agent="a1", position=1, mode=Mode.REFINE, strategy="", family="", outcome=Outcome.KEEP,
+        latency_ms=0.5, speedup=2.0, r=0,
+    )  # fmt: skip
+    summary, _ = run([(0.0, started()), (0.0, BASELINES), (1.0, win), (1.0, started())])
+    assert (summary.best, summary.best_agent, summary.candidates) == (0, "", 1)
