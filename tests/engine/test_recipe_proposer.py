@@ -17,7 +17,7 @@ from engine.hardware.facts import cpu_facts
 from engine.problems.library import find_problem
 from engine.problems.model import Problem
 from engine.problems.program import program_sha
-from engine.problems.solution import solution_sha
+from engine.problems.solution import Solution, solution_sha
 from engine.proposers.base import Context, Exhausted, Incumbent, MemoryEntry, PastCandidate, Proposal
 from engine.proposers.recipes.choice import (
     CHEAP_TRIES,
@@ -27,13 +27,14 @@ from engine.proposers.recipes.choice import (
     Option,
     ordered,
 )
+from engine.proposers.recipes.materials import measured_candidates
 from engine.proposers.recipes.proposer import RecipeProposer, fitting, proposal_for
 from engine.proposers.recipes.search import Observed, neighbours, points
 from engine.proposers.recipes.tunables import tunables_of, with_values
 from engine.recipes.match import Fit
 from engine.recipes.model import Parameter, RecipeFile, Restriction
 from engine.recipes.space import every_point, starting_points, violation
-from engine.records import Mode, Outcome
+from engine.records import Mode, Outcome, WorkloadResult
 from engine.skills import load_skills
 
 SPACE = RecipeFile(
@@ -475,6 +476,40 @@ def test_winners_on_different_shapes_are_put_together(bundled: Problem) -> None:
         proposal_for(context(bundled, taken={program_sha(proposal.solution)}), {}, [one, two])
     with pytest.raises(Exhausted):
         proposal_for(context(bundled), {}, [one])
+
+
+class Records:
+    """As much of a store's reader as latencies need: number → milliseconds by workload."""
+
+    def __init__(self, solution: Solution, times_ms: dict[int, dict[str, float]]) -> None:
+        self._solution, self._times_ms = solution, times_ms
+
+    def solution(self, number: int) -> Solution:
+        return self._solution
+
+    def workloads(self, number: int) -> list[WorkloadResult]:
+        return [
+            WorkloadResult(uuid=uuid, status="PASSED", latency_ms=ms)
+            for uuid, ms in self._times_ms[number].items()
+        ]
+
+
+def test_who_was_measured_while_the_cpu_was_busy_loses_no_shape_by_it(
+    bundled: Problem, fits: dict[str, Fit]
+) -> None:
+    from engine.launch import reference_solution
+
+    history, _ = history_of(bundled, fits, 2)
+    quiet, busy = (
+        msgspec.structs.replace(past, number=number, latency_ms=ms)
+        for past, number, ms in zip(history, (1, 2), (2.0, 1.0), strict=True)
+    )
+    records = Records(reference_solution(bundled), {1: {"a": 1.0, "b": 4.0}, 2: {"a": 1.5, "b": 6.0}})
+    measured = measured_candidates(context(bundled, position=3, history=(quiet, busy)), records)
+    assert {one.label: one.latencies_ms for one in measured} == {
+        "#1": pytest.approx({"a": 1.0, "b": 4.0}),
+        "#2": pytest.approx({"a": 0.5, "b": 2.0}),
+    }
 
 
 def test_a_fitted_recipe_computes_what_the_reference_does(bundled: Problem, fits: dict[str, Fit]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import geometric_mean
 from typing import Any, TypeVar
 
 from engine.problems.solution import Solution, solution_sha
-from engine.proposers.base import Context, PastCandidate
+from engine.proposers.base import Context, Incumbent, PastCandidate
 from engine.proposers.recipes.choice import Option
 from engine.proposers.recipes.search import Point
 from engine.proposers.recipes.tunables import space_of, tunables_of, with_values
@@ -142,20 +143,27 @@ def to_dispatch(context: Context, measured: Sequence[Measured]) -> list[Material
 
 
 def measured_candidates(context: Context, reader: StoreReader) -> list[Measured]:
-    """The fastest correct candidates of the agent and its faster siblings, with their latencies by workload."""
+    """The fastest correct candidates of the agent and its faster siblings, with their latencies by workload.
+
+    Those are scaled to the latency by which a candidate is ranked: who was evaluated while a CPU was busy would
+    lose every shape otherwise (:func:`engine.guard.account.comparable_ms`).
+    """
     if len(context.problem.workloads) < 2:
         return []
     timed: list[PastCandidate] = sorted(
         (past for past in context.history if past.latency_ms is not None and past.family != DISPATCH),
         key=lambda past: (past.latency_ms or 0.0, past.number),
     )
-    numbers = [past.number for past in timed[:MOST_MEASURED]] + [sibling.number for sibling in context.siblings]
+    ranked: list[PastCandidate | Incumbent] = [*timed[:MOST_MEASURED], *context.siblings]
+    shown = {one.number: one.latency_ms for one in ranked}
     found = []
-    for number in dict.fromkeys(numbers):
+    for number, shown_ms in shown.items():
         solution = reader.solution(number)
-        latencies = {w.uuid: w.latency_ms for w in reader.workloads(number) if w.latency_ms is not None}
-        if solution is not None:
-            found.append(Measured(label=f"#{number}", solution=solution, latencies_ms=latencies))
+        latencies = {w.uuid: w.latency_ms for w in reader.workloads(number) if w.latency_ms}
+        if solution is not None and latencies and shown_ms is not None:
+            same_day = shown_ms / geometric_mean(latencies.values())
+            times = {uuid: same_day * ms for uuid, ms in latencies.items()}
+            found.append(Measured(label=f"#{number}", solution=solution, latencies_ms=times))
     return found
 
 
