@@ -87,6 +87,7 @@ class Launcher:
             events.insert(0, ev.CampaignResumed(by="user"))
         if events:
             await self.session.record(*events)
+        await self.session.withdraw(LAST)  # of an engine that ended meanwhile
 
     async def _until_requested(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work``, but not longer than until a stop is requested or a budget of the campaign is used up."""
@@ -122,7 +123,10 @@ class Launcher:
                 stop = Stop(StopReason.FAULT, "every agent that is left is paused by errors")
             if stop is not None:
                 await self._let_confirm(stop)
-                self._requested = self._spent() or stop
+                spent = self._spent()
+                if spent is None and confirmation_grace_s(stop.reason):
+                    continue  # a person has given more meanwhile
+                self._requested = spent or stop
                 await self.agents.close(self._requested)
                 return
             if not self._left():
@@ -132,17 +136,23 @@ class Launcher:
             await self._wait(self.agents.running)
 
     async def _let_confirm(self, stop: Stop) -> None:
-        """Stop everybody, but those whose win is being confirmed only after that, or when a person says so."""
+        """Stop everybody, but those whose win is being confirmed only after that, or when a person says so.
+
+        A person may also give more of what is used up: then they go on.
+        """
         grace_s = confirmation_grace_s(stop.reason)
         until = time.monotonic() + grace_s
         for control in self._left() if grace_s else ():
-            if not control.confirming:
+            if not control.confirming and self._spent() is not None:
                 await self.agents.stop(control.spec.name, stop)
         if not self._confirming() or not grace_s:
             return
-        text = f"{stop.detail}: what is being confirmed may finish, for at most {grace_s:.0f} s"
+        budget_of = f"the {stop.reason.value} budget is used up"
+        text = f"{budget_of}: what is being confirmed may finish, for at most {grace_s:.0f} s"
         await self.session.note(LAST, text, level="info")
-        while self._requested is None and self._confirming() and (left_s := until - time.monotonic()) > 0:
+        while self._confirming() and (left_s := until - time.monotonic()) > 0:
+            if self._requested is not None or self._spent() is None:
+                break
             self.session.changed.clear()
             await self._wait(self.agents.running, left_s)
             await self.agents.settle()

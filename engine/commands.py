@@ -188,6 +188,8 @@ class Commands:
         """Whether the changed budget is the one that an agent had stopped for."""
         if control.stopped is StopReason.COST:
             return command.max_cost_usd is not None
+        if control.stopped is StopReason.TIME:
+            return command.minutes is not None
         known = self._session.summary.agents[name]
         return control.stopped is StopReason.CANDIDATES and (
             known.budget is None or known.candidates < known.budget

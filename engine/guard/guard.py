@@ -156,16 +156,11 @@ class Guard:
             agent=submission.agent,
             solution=solution,
             best=best,
-            inside=lambda: self._inside(submission),
+            inside=lambda: self._confirming(submission),
             on_phase=self._sink(submission, confirming=True),
             measuring=self._measuring_noise,
         )
-        control = session.agents[submission.agent]
-        control.confirming = True
-        try:
-            return await confirmation.run(decision, evaluation, plan, noise)
-        finally:
-            control.confirming = False
+        return await confirmation.run(decision, evaluation, plan, noise)
 
     @asynccontextmanager
     async def _inside(self, submission: Submission) -> AsyncIterator[None]:
@@ -175,6 +170,17 @@ class Guard:
             self._live(submission, Live.PAUSED, "its candidate waits for the device")
         async with door.entered():
             yield
+
+    @asynccontextmanager
+    async def _confirming(self, submission: Submission) -> AsyncIterator[None]:
+        """Through the door for a confirmation: a used-up budget waits for who is inside, not in front."""
+        control = self._session.agents[submission.agent]
+        async with self._inside(submission):
+            control.confirming = True
+            try:
+                yield
+            finally:
+                control.confirming = False
 
     async def _settle(
         self, submission: Submission, solution: Solution | None, decision: Decision, evaluation: Evaluation | None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from stub_proposer import ProposerError, in_order, slowly_better
 
+from engine.campaign import LAST
 from engine.guard import confirmation, stop
 from engine.guard.stop import split_budget
 from engine.profile.sanitize import Sanitized
 from engine.proposers.base import Context, UnusableReply
 from engine.records import CampaignState, Mode, StopReason
 from engine.store import events as ev
+from engine.store.summary import Summary
 
 
 async def test_every_reply_takes_one_position_and_the_budget_ends_the_campaign(lab) -> None:
@@ -177,6 +180,49 @@ async def test_a_person_who_stops_a_campaign_waits_for_no_confirmation(lab) -> N
     assert (await campaign.order("stop")).ok
     summary = await asyncio.wait_for(running, 5)
     assert summary.stop_reason is StopReason.USER
+
+
+def states(campaign: Any) -> list[str]:
+    with campaign.reader() as reader:
+        return [row.state for row in reader.live()]
+
+
+def is_told(summary: Summary) -> bool:
+    return any(note.code == LAST for note in summary.attention)
+
+
+async def test_more_time_while_a_win_is_being_confirmed_lets_everybody_go_on(lab) -> None:
+    """It was answered with ok, agents went on, and the campaign ended all the same once the win was confirmed."""
+    campaign = lab(lambda c: "ms=0.5 slow=60" if c.agent == "1" else f"ms=1.2 n={c.position}", **SHORT)
+    running = campaign.start()
+    await campaign.until(is_told)
+    tried = len(campaign.outcomes("2"))
+    assert (await campaign.order("budget", minutes=60)).ok
+    summary = await campaign.until(lambda s: s.agents["2"].candidates > tried)
+    assert summary.agents["1"].stopped is None, "what was being confirmed still is"
+    await campaign.until(lambda s: not is_told(s))
+    assert not running.done()
+    await campaign.order("stop")
+    assert (await asyncio.wait_for(running, 5)).stop_reason is StopReason.USER
+
+
+async def test_an_engine_that_ends_while_a_win_is_being_confirmed_leaves_no_notice_of_it(lab) -> None:
+    campaign = lab(lambda context: "ms=0.5 slow=60", **(SHORT | {"agents": 1}))
+    running = campaign.start()
+    await campaign.until(is_told)
+    running.cancel()
+    await asyncio.wait({running})
+    assert not is_told(await asyncio.wait_for(campaign.run(), 10))
+
+
+async def test_nobody_waits_for_a_win_whose_confirmation_a_pause_does_not_let_begin(lab) -> None:
+    campaign = lab(lambda context: "ms=0.5 slow=60", **(SHORT | {"agents": 1, "delay_s": 0.5, "minutes": 60}))
+    running = campaign.start()
+    await campaign.until(lambda s: "benching" in states(campaign))
+    assert (await campaign.order("pause")).ok
+    await campaign.until(lambda s: "paused" in states(campaign))
+    assert (await campaign.order("budget", minutes=0.0001)).ok
+    assert (await asyncio.wait_for(running, 10)).stop_reason is StopReason.TIME
 
 
 async def test_the_same_program_in_other_words_is_a_reject_that_names_the_first(lab) -> None:
