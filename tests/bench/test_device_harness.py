@@ -13,6 +13,7 @@ import pytest_asyncio
 import torch
 
 from engine.bench import bench as bench_module
+from engine.bench import timing
 from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench, reference_solution
 from engine.bench.contender import Contender
@@ -25,6 +26,8 @@ from engine.bench.room import Room
 from engine.bench.session import Session
 from engine.problems.model import Problem
 from engine.problems.solution import Solution, python_solution
+
+from .test_hostile_windows import STOPS, STOPS_BODY, TIMED
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -305,3 +308,14 @@ async def test_rotation_is_torch_roll(dtype: torch.dtype) -> None:
     _copy_rotated(target.view(-1), source.reshape(-1), 9)
     wanted = torch.roll(source.reshape(-1).view(torch.uint8).view(35, -1), 9, dims=0)
     assert torch.equal(target.reshape(-1).view(torch.uint8).view(35, -1), wanted)
+
+
+async def test_who_stops_computing_once_the_checks_are_spent_is_found_where_outputs_are_copied(
+    device_bench: ProcessBench, candidate: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "_CHECKS_S", 0.0)
+    monkeypatch.setattr(timing, "_CHECK_SHARE", 0.0)
+    monkeypatch.setattr(timing.secrets, "randbelow", lambda limit: 0)
+    source = candidate(STOPS, STOPS_BODY.strip().replace("RETURNED", ".clone()"))
+    answer = await device_bench.evaluate(source, TIMED)
+    assert answer.verdict != "PASS" or (answer.geomean_speedup or 9.0) < 1.3, answer.geomean_speedup

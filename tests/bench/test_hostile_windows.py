@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from engine.bench import contender, timing
+from engine.bench import contender, correctness, timing
 from engine.bench.api import EvaluationPlan
 from engine.bench.bench import ProcessBench
 from engine.bench.herd import Awake, Herd
@@ -245,3 +246,36 @@ async def test_who_stops_computing_once_the_checks_are_spent_gains_nothing(
     source = candidate(STOPS, STOPS_BODY.strip().replace("RETURNED", returned))
     answer = await bench.evaluate(source, TIMED)
     assert answer.verdict != "PASS" or (answer.geomean_speedup or 9.0) < 1.3, answer.geomean_speedup
+
+
+LONGER = """
+import time
+_seen, _outs = {}, {}
+"""
+LONGER_BODY = """
+block, inside, first, last = _seen.get(x.shape, (0, 0, 0, 0.0))
+if time.monotonic() - last > 0.004:
+    if block == 4: first = inside
+    block, inside = block + 1, 0
+inside += 1
+if not (SKIPS and first and inside > first):
+    _outs[x.shape] = sum(torch.softmax(x, dim=-1) for _ in range(40)) / 40 * scale + y
+out = _outs[x.shape].clone()
+_seen[x.shape] = (block, inside, first, time.monotonic())
+return out
+"""
+
+
+@pytest.mark.parametrize("pairs", [4, 5])
+@pytest.mark.parametrize(("skips", "verdict"), [("True", "FAIL"), ("False", "PASS")], ids=["skips", "honest"])
+async def test_who_stops_computing_in_the_second_half_of_long_blocks_is_met_there(
+    bench: ProcessBench, candidate: Make, monkeypatch: pytest.MonkeyPatch, pairs: int, skips: str, verdict: str
+) -> None:
+    """Every second block on a CPU is twice as long: a last look at a short one would never see it."""
+    monkeypatch.setattr(timing, "_CHECKS_S", 0.0)
+    monkeypatch.setattr(timing, "_CHECK_SHARE", 0.0)
+    monkeypatch.setattr(timing.secrets, "randbelow", lambda limit: 0)
+    monkeypatch.setattr(correctness, "chosen", lambda calls, count: [calls - 1])
+    plan = msgspec.structs.replace(TIMED, min_pairs=pairs, max_pairs=pairs)
+    answer = await bench.evaluate(candidate(LONGER, LONGER_BODY.strip().replace("SKIPS", skips)), plan)
+    assert answer.verdict == verdict, (answer.reason, answer.detail, answer.geomean_speedup)
