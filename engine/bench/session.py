@@ -220,8 +220,13 @@ class Session:
             return self.zygote
         if self._compiling is None:
             self._compiling = asyncio.create_task(self._start_compiling())
-        ready = self._compiling.done() and not self._compiling.cancelled() and not self._compiling.exception()
-        return self._compiling.result() if ready else self.zygote
+        return self._zygotes()[-1]
+
+    def _zygotes(self) -> list[Zygote]:
+        """All that have been started: the one with the compiler last, where there is one."""
+        task = self._compiling
+        ready = task is not None and task.done() and not task.cancelled() and not task.exception()
+        return [self.zygote, task.result()] if task is not None and ready else [self.zygote]
 
     async def _start_compiling(self) -> Zygote:
         helper = await self._start_zygote(*COMPILER)
@@ -367,10 +372,11 @@ class Session:
 
     @property
     def broken(self) -> bool:
-        """Judge or zygote has ended (out of memory, killed by a person): nothing works in here any more."""
+        """Judge or a zygote has ended (out of memory, killed by a person): not all works in here any more."""
         if not self._opened:
             return False
-        return any(helper.process.returncode is not None for helper in (self.judge.helper, self.zygote.helper))
+        helpers = (self.judge.helper, *(zygote.helper for zygote in self._zygotes()))
+        return any(helper.process.returncode is not None for helper in helpers)
 
     async def close(self) -> None:
         if not self._opened:

@@ -51,6 +51,24 @@ async def test_a_zygote_that_is_killed_is_nobodys_crash(home: Path, candidate: M
         await bench.close()
 
 
+async def test_a_zygote_with_the_compiler_that_is_killed_is_replaced_as_well(home: Path, candidate: Make) -> None:
+    """Only programs that speak of torch's compiler come from it, and all of them ended in a fault from then on."""
+    bench = ProcessBench(make_problem(rows=(16,)), "cpu", home / "scratch")
+    speaks = candidate("# as torch.compile would")
+    try:
+        assert (await bench.evaluate(speaks, PLAN)).verdict == "PASS"
+        starting = (await bench.opened()).session._compiling
+        assert starting is not None
+        process = (await starting).helper.process
+        process.kill()
+        await process.wait()
+        answer = await bench.evaluate(speaks, PLAN)
+        assert answer.verdict == "PASS", answer.detail
+    finally:
+        await bench.close()
+    assert wait_until(lambda: not helpers_of(home))
+
+
 @pytest.mark.parametrize("beside", [0, 1], ids=["nobody else", "one that is on its way out"])
 async def test_processes_that_broke_are_replaced_once_and_all_end(
     home: Path, problem: Problem, candidate: Make, beside: int
