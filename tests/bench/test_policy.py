@@ -160,6 +160,25 @@ def test_below_the_bound_a_claim_needs_a_clock_that_agrees(
     assert check is not None and check.suspect is forged and check.below_bound is forged
 
 
+@pytest.mark.parametrize(
+    ("calls", "claimed_ms", "real_ms", "forged"),
+    [(16, 0.009, 0.020, True), (1, 0.1, 0.240, True), (16, 0.009, 0.009, False), (1, 0.1, 0.1, False)],
+)
+def test_who_slows_short_blocks_has_no_clock_that_agrees(
+    calls: int, claimed_ms: float, real_ms: float, forged: bool
+) -> None:
+    """The slope between blocks of k and 2k calls is then what it likes."""
+    idle = overhead_of(prelude_blocks(calls, 2_000))
+    blocks = [
+        msgspec.structs.replace(b, wall_ns=b.wall_ns + int(calls * (real_ms - claimed_ms) * MS))
+        if len(b.claimed_ns) == calls
+        else b
+        for b in prelude_blocks(calls, int(real_ms * MS))
+    ]
+    check = device_check(blocks, claimed_ms, calls, idle, real_ms if forged else 4 * real_ms)
+    assert check is not None and check.suspect is forged, check
+
+
 def reading(mhz: float, *why: str) -> ClockReading:
     return ClockReading(sm_mhz=mhz, throttle=why)
 
