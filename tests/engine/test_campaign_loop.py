@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -135,51 +136,12 @@ async def test_time_ends_the_campaign(lab) -> None:
     assert summary.stop_reason is StopReason.TIME
 
 
-def one_slowly_confirmed_win(context: Context) -> str:
-    """Of agent 1; agent 2 goes on trying what is slower."""
-    return "ms=0.5 slow=0.8" if context.agent == "1" else f"ms=1.2 n={context.position}"
+def slowly_confirmed(seconds: float) -> Callable[[Context], str]:
+    """A win of agent 1; agent 2 goes on trying what is slower."""
+    return lambda c: f"ms=0.5 slow={seconds}" if c.agent == "1" else f"ms=1.2 n={c.position}"
 
 
-SHORT = {
-    "agents": 2,
-    "candidates": None,
-    "minutes": 0.3 / 60,
-    "delay_s": 0.02,
-    "draft_after": 500,
-    "stop_after": 999,
-}
-
-
-async def test_a_win_that_is_being_confirmed_when_time_is_up_is_still_kept(lab) -> None:
-    campaign = lab(one_slowly_confirmed_win, **SHORT)
-    summary = await asyncio.wait_for(campaign.run(), 10)
-    assert summary.stop_reason is StopReason.TIME
-    assert campaign.outcomes("1") == ["KEEP"], "and nothing is proposed after it"
-    stopped = {e.agent: e for e in campaign.events(ev.AgentStopped)}
-    ended = campaign.events(ev.CampaignEnded)[0]
-    assert "before a candidate was judged" not in ended.detail
-    assert {e.reason for e in stopped.values()} == {StopReason.TIME}
-    kept = next(i for i, e in enumerate(campaign.events()) if isinstance(e, ev.Verdict) and e.outcome == "KEEP")
-    assert campaign.events().index(stopped["2"]) < kept, "the other one did not go on meanwhile"
-
-
-async def test_a_confirmation_does_not_keep_a_campaign_for_ever(lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop, "CONFIRM_GRACE_S", 0.1)
-    campaign = lab(one_slowly_confirmed_win, **SHORT)
-    summary = await asyncio.wait_for(campaign.run(), 10)
-    assert summary.stop_reason is StopReason.TIME
-    assert campaign.outcomes("1") == []
-
-
-async def test_a_person_who_stops_a_campaign_waits_for_no_confirmation(lab) -> None:
-    campaign = lab(lambda context: f"ms={0.5 - 0.01 * int(context.agent)} slow=60", **SHORT)
-    running = campaign.start()
-    await campaign.until(lambda s: campaign.bench is not None and campaign.bench.inside == 2)
-    await asyncio.sleep(0.4)  # time is up, and both are being confirmed
-    assert not running.done()
-    assert (await campaign.order("stop")).ok
-    summary = await asyncio.wait_for(running, 5)
-    assert summary.stop_reason is StopReason.USER
+TWO = {"agents": 2, "candidates": None, "minutes": 60, "delay_s": 0.02, "draft_after": 500, "stop_after": 999}
 
 
 def states(campaign: Any) -> list[str]:
@@ -191,10 +153,50 @@ def is_told(summary: Summary) -> bool:
     return any(note.code == LAST for note in summary.attention)
 
 
+async def time_is_up(campaign: Any, confirming: int = 1) -> None:
+    """While so many wins are being confirmed, however long it takes to come so far."""
+    await campaign.until(lambda s: states(campaign).count("confirming") == confirming)
+    assert (await campaign.order("budget", minutes=0.0001)).ok
+
+
+async def test_a_win_that_is_being_confirmed_when_time_is_up_is_still_kept(lab) -> None:
+    campaign = lab(slowly_confirmed(1.0), **TWO)
+    running = campaign.start()
+    await time_is_up(campaign)
+    summary = await asyncio.wait_for(running, 10)
+    assert summary.stop_reason is StopReason.TIME
+    assert campaign.outcomes("1") == ["KEEP"], "and nothing is proposed after it"
+    stopped = {e.agent: e for e in campaign.events(ev.AgentStopped)}
+    assert {e.reason for e in stopped.values()} == {StopReason.TIME}
+    kept = next(i for i, e in enumerate(campaign.events()) if isinstance(e, ev.Verdict) and e.outcome == "KEEP")
+    assert campaign.events().index(stopped["2"]) < kept, "the other one did not go on meanwhile"
+
+
+async def test_a_confirmation_does_not_keep_a_campaign_for_ever(lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "CONFIRM_GRACE_S", 0.1)
+    campaign = lab(slowly_confirmed(60), **TWO)
+    running = campaign.start()
+    await time_is_up(campaign)
+    summary = await asyncio.wait_for(running, 10)
+    assert summary.stop_reason is StopReason.TIME
+    assert campaign.outcomes("1") == []
+
+
+async def test_a_person_who_stops_a_campaign_waits_for_no_confirmation(lab) -> None:
+    campaign = lab(lambda context: f"ms={0.5 - 0.01 * int(context.agent)} slow=60", **TWO)
+    running = campaign.start()
+    await time_is_up(campaign, confirming=2)
+    await campaign.until(is_told)
+    assert (await campaign.order("stop")).ok
+    summary = await asyncio.wait_for(running, 5)
+    assert summary.stop_reason is StopReason.USER
+
+
 async def test_more_time_while_a_win_is_being_confirmed_lets_everybody_go_on(lab) -> None:
     """It was answered with ok, agents went on, and the campaign ended all the same once the win was confirmed."""
-    campaign = lab(lambda c: "ms=0.5 slow=60" if c.agent == "1" else f"ms=1.2 n={c.position}", **SHORT)
+    campaign = lab(slowly_confirmed(60), **TWO)
     running = campaign.start()
+    await time_is_up(campaign)
     await campaign.until(is_told)
     tried = len(campaign.outcomes("2"))
     assert (await campaign.order("budget", minutes=60)).ok
@@ -207,8 +209,9 @@ async def test_more_time_while_a_win_is_being_confirmed_lets_everybody_go_on(lab
 
 
 async def test_an_engine_that_ends_while_a_win_is_being_confirmed_leaves_no_notice_of_it(lab) -> None:
-    campaign = lab(lambda context: "ms=0.5 slow=60", **(SHORT | {"agents": 1}))
+    campaign = lab(slowly_confirmed(60), **TWO)
     running = campaign.start()
+    await time_is_up(campaign)
     await campaign.until(is_told)
     running.cancel()
     await asyncio.wait({running})
@@ -216,7 +219,7 @@ async def test_an_engine_that_ends_while_a_win_is_being_confirmed_leaves_no_noti
 
 
 async def test_nobody_waits_for_a_win_whose_confirmation_a_pause_does_not_let_begin(lab) -> None:
-    campaign = lab(lambda context: "ms=0.5 slow=60", **(SHORT | {"agents": 1, "delay_s": 0.5, "minutes": 60}))
+    campaign = lab(slowly_confirmed(60), **(TWO | {"agents": 1, "delay_s": 1.0}))
     running = campaign.start()
     await campaign.until(lambda s: "benching" in states(campaign))
     assert (await campaign.order("pause")).ok
