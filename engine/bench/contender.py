@@ -10,7 +10,13 @@ import msgspec
 
 from engine.bench import judge_wire as jw
 from engine.bench import wire
-from engine.bench.plan_calls import AFTER_TIMEOUT_S, FIRST_CALL_S, block_timeout_s, calls_of
+from engine.bench.plan_calls import (
+    AFTER_TIMEOUT_S,
+    FIRST_CALL_S,
+    REFERENCE_S,
+    block_timeout_s,
+    calls_of,
+)
 from engine.bench.processes import Child, to_its_end
 from engine.bench.reasons import reason_of
 from engine.bench.session import Session, Side
@@ -207,7 +213,7 @@ class Contender:
 
     async def compare(self, collected: Collected) -> jw.Checked:
         return await self.session.judge.check(
-            self.number, collected.workload, collected.calls, collected.report, FIRST_CALL_S
+            self.number, collected.workload, collected.calls, collected.report, REFERENCE_S
         )
 
     async def close(self) -> None:
@@ -233,4 +239,4 @@ async def fill(sides: Sequence[Contender], workload: int, inputs: list[jw.Inputs
     """The inputs of a block where all these sides of one session find them. Raises :class:`Fault`."""
     session = sides[0].session
     told = session.told(workload, made_there=all(side.makes_inputs for side in sides))
-    return await session.judge.fill([side.number for side in sides], workload, inputs, FIRST_CALL_S, told=told)
+    return await session.judge.fill([side.number for side in sides], workload, inputs, REFERENCE_S, told=told)

@@ -13,7 +13,7 @@ FRESH, REFILLED, HIDDEN = range(3)
 
 FIRST_CALL_S = 100.0  # compilation happens in a first call
 """Well below two minutes: what loops for that long must not end now before and now after its deadline."""
-REFERENCE_S = 120.0
+REFERENCE_S = 120.0  # for whatever the judge is asked, in which the reference or the inputs' own code runs
 AFTER_TIMEOUT_S = 10.0  # what later workloads get once one has run into its deadline
 LOOKED_AT = 2
 """Calls of one block that are compared where outputs must be copied off a device to be seen."""
