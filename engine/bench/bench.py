@@ -19,6 +19,7 @@ from engine.bench.evidence import fingerprint, write_evidence
 from engine.bench.idle import IdleCalls
 from engine.bench.inputs_probe import made_alike
 from engine.bench.noise import measure_noise
+from engine.bench.processes import to_its_end
 from engine.bench.reasons import system_fault
 from engine.bench.session import LowerBound, Session
 from engine.errors import BadInput, Fault
@@ -67,6 +68,10 @@ class _Live:
         self.users = 0
 
     async def close(self) -> None:
+        """They have ended, also for whoever is cancelled meanwhile: nobody else would end them."""
+        await to_its_end(self._ended())
+
+    async def _ended(self) -> None:
         await self.idle.close()
         await self.session.close()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +90,22 @@ async def test_processes_that_broke_are_replaced_once_and_all_end(
     finally:
         await bench.close()
     assert wait_until(lambda: not helpers_of(home)), "nothing of either generation is left"
+
+
+async def test_who_is_cancelled_while_helpers_end_leaves_none_that_hangs(home: Path, problem: Problem) -> None:
+    """As a judge does in a driver: it does not notice that nobody talks to it any more."""
+    bench = ProcessBench(problem, "cpu", home / "scratch")
+    judge = (await bench.opened()).session.judge.helper.process
+    judge.send_signal(signal.SIGSTOP)
+    closing = asyncio.create_task(bench.close())
+    await asyncio.sleep(0.1)
+    closing.cancel()
+    await asyncio.wait({closing})
+    await bench.close()
+    ended = judge.returncode is not None
+    with contextlib.suppress(ProcessLookupError):
+        judge.kill()
+    assert ended and not helpers_of(home)
 
 
 @pytest.mark.slow
