@@ -119,9 +119,10 @@ class StoreWriter:
             await self._database.close()
         if lost:
             left = f"{counted(lost, 'decision')} could not be written and will be made anew when it is resumed"
+            told = self.problem or StoreError(f"{self.path}: cannot be written")
             if self._cause is not None:
-                raise store_error(self._cause, self.path, left=left)
-            raise StoreError(f"{self.problem}; {left}")
+                told = store_error(self._cause, self.path, left=left)
+            raise told if left in told.message else type(told)(f"{told.message}; {left}")
 
     async def __aenter__(self) -> StoreWriter:
         return self
@@ -329,7 +330,7 @@ class StoreWriter:
         return True
 
     def _settle(self, batch: _Batch, done: _Done) -> None:
-        self.problem = None
+        self.problem = self._cause = None
         self.summary = done.summary
         if batch.downsample is not None:
             self._thinned = batch.downsample[1]

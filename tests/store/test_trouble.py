@@ -230,6 +230,20 @@ async def test_closing_on_a_full_disk_says_what_was_given_up(database: Path) -> 
         assert reader.summary().candidates == 0
 
 
+async def test_closing_on_a_disk_that_fails_otherwise_says_it_too(database: Path) -> None:
+    def unreadable(tx: Tx) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorname = "SQLITE_IOERR_READ"
+        raise error
+
+    writer = await StoreWriter.open(database)
+    with pytest.raises(StoreError, match="the disk failed"):
+        await writer.transact(unreadable)
+    with pytest.raises(StoreError, match=r"the disk failed.*1 decision could not be written") as gone:
+        await writer.close()
+    assert gone.value.exit_code == 3
+
+
 FULL_DISK = """
 import asyncio, os, sys
 from pathlib import Path
