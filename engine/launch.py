@@ -193,11 +193,9 @@ def check_keys(models: Iterable[str], api_base: str | None) -> None:
 
 def _check_seed(seed: Solution, problem: Problem) -> None:
     """What the gate refuses of a candidate is no start either: nothing that is made from it would be judged."""
-    from engine.guard.gate import check
+    from engine.guard.gate import must_pass
 
-    gate = check(seed, problem)
-    if not gate.ok:
-        raise BadInput(f"cannot be the start of a campaign: {gate.reason}: {gate.detail}", where=seed.name)
+    must_pass(seed, problem, "cannot be the start of a campaign", where=seed.name)
 
 
 def _check_sources(config: CampaignConfig) -> None:

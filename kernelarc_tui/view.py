@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.records import AgentState, CampaignState, Sample
-from engine.store.rows import LiveRow, MemoryRow
+from engine.store.rows import LiveRow, MemoryRow, is_pausing
 from engine.store.summary import AgentSummary, Note, Summary
 from kernelarc_tui.themes import AGENT_COLORS
 
@@ -54,14 +54,14 @@ def style_of(summary: Summary, agent: str) -> str:
 
 
 def pausing(view: View) -> bool:
-    """The campaign is paused, and what was being benched or measured still holds the device."""
-    return view.state is CampaignState.PAUSED and any(live.benches for live in view.live.values())
+    """The campaign is paused, and the device is not given back yet."""
+    return is_pausing(view.state, view.live.values())
 
 
 def doing(view: View, agent: AgentSummary) -> tuple[str, float | None]:
     """What an agent is doing: its state, and for how many seconds where that says something."""
     if agent.stopped is not None:
-        return f"stopped {'no ideas' if agent.ran_dry else agent.stopped.value}", None
+        return f"stopped {agent.stopped_for}", None
     live = view.live.get(agent.spec.name)
     if agent.paused:
         broken = live is not None and live.state == AgentState.BROKEN

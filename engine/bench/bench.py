@@ -156,14 +156,18 @@ class ProcessBench:
         rivals: Sequence[Rival],
         on_phase: PhaseSink | None,
     ) -> Evaluation:
-        answer, trial = await self._tried(live, solution, plan, rivals, on_phase)
+        async def tried(plan: EvaluationPlan) -> tuple[Evaluation, Trial]:
+            trial = Trial(live.session, self.lock, solution, plan, rivals, on_phase, live.idle)
+            trial.evidence["environment"] = fingerprint(self.device)
+            return await trial.run(), trial
+
+        answer, trial = await tried(plan)
         if await self._is_its_own(live.session, trial, answer):
             return answer
         # Nobody is blamed for what the problem's own code does in another process than the judge's.
         self._inputs_travel = live.session.inputs_travel = True
         left_s = max(plan.deadline_s - answer.wall_s, _LEAST_DEADLINE_S)
-        plan = msgspec.structs.replace(plan, deadline_s=left_s)
-        again, _ = await self._tried(live, solution, plan, rivals, on_phase)
+        again, _ = await tried(msgspec.structs.replace(plan, deadline_s=left_s))
         note = f"the problem's code makes other inputs in another process: they travel (was {answer.reason})"
         return msgspec.structs.replace(again, notes=[*again.notes, note], wall_s=answer.wall_s + again.wall_s)
 
@@ -177,18 +181,6 @@ class ProcessBench:
                 return await made_alike(session, doubted)
         except Fault:
             return True
-
-    async def _tried(
-        self,
-        live: _Live,
-        solution: Solution,
-        plan: EvaluationPlan,
-        rivals: Sequence[Rival],
-        on_phase: PhaseSink | None,
-    ) -> tuple[Evaluation, Trial]:
-        trial = Trial(live.session, self.lock, solution, plan, rivals, on_phase, live.idle)
-        trial.evidence["environment"] = fingerprint(self.device)
-        return await trial.run(), trial
 
     async def measure_baselines(
         self, seed: Solution, on_phase: PhaseSink | None = None, *, compile_s: float = 0.0

@@ -28,13 +28,13 @@ class Side:
         self.pinned = False
         self._touched: set[int] = set()
 
-    def write(self, start: int, value: torch.Tensor) -> None:
-        """An input's bytes, from whatever device it is on."""
+    def write(self, start: int, value: torch.Tensor) -> torch.Tensor:
+        """An input's bytes, from whatever device it is on. Returns them as they lie here."""
         place = self.input_bytes[start : start + value.nbytes]
         if value.is_cuda and value.nbytes >= _MANY_PAGES and start not in self._touched:
             self._touched.add(start)
             place.zero_()
-        place.copy_(value.contiguous().reshape(-1).view(torch.uint8))
+        return place.copy_(value.contiguous().reshape(-1).view(torch.uint8))
 
 
 def strided(memory: torch.Tensor, start: int, item: wire.OutputSpec, strides: tuple[int, ...]) -> torch.Tensor:

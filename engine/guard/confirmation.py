@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import msgspec
@@ -29,13 +27,12 @@ log = logging.getLogger("kernelarc.guard")
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmation:
-    """Of a candidate against its agent's best. ``inside``: the bench's door, shut while the campaign is paused."""
+    """Of a candidate against its agent's best. Whoever runs it is inside the bench's door."""
 
     session: Session
     agent: str
     solution: Solution
     best: int
-    inside: Callable[[], AbstractAsyncContextManager[None]]
     on_phase: PhaseSink
     measuring: asyncio.Lock  # all agents have the same best when a campaign starts: its noise is measured once
 
@@ -46,25 +43,21 @@ class Confirmation:
     async def run(
         self, first: Decision, searched: Evaluation, plan: EvaluationPlan, noise: float
     ) -> tuple[Decision, Evaluation]:
-        """``first``: the search's decision on what it ``searched``; ``noise``: what is known of the best's.
-
-        Once begun it is finished, whoever shuts the door meanwhile: its processes belong together.
-        """
+        """``first``: the search's decision on what it ``searched``; ``noise``: what is known of the best's."""
         wanted = asyncio.Event()
-        async with self.inside():
-            looking = asyncio.create_task(self._looked_through(wanted))
-            try:
-                # Without a third side, which may be the slowest, a clear gain needs no more time than the search.
-                alone = is_reference(self.incumbent, self.session.problem)
-                final = plan.final(clear=alone and keep.beyond_noise(searched, noise))
-                decision, again, noise = await self._measured(first, final, noise)
-                if decision.outcome is Outcome.KEEP:
-                    wanted.set()
-                    again = with_findings(again, await looking)
-                    decision = keep.confirm(first, again, self.session.margin, noise)
-            finally:
-                looking.cancel()
-                await asyncio.wait([looking])
+        looking = asyncio.create_task(self._looked_through(wanted))
+        try:
+            # Without a third side, which may be the slowest, a clear gain needs no more time than its search had.
+            alone = is_reference(self.incumbent, self.session.problem)
+            final = plan.final(clear=alone and keep.beyond_noise(searched, noise))
+            decision, again, noise = await self._measured(first, final, noise)
+            if decision.outcome is Outcome.KEEP:
+                wanted.set()
+                again = with_findings(again, await looking)
+                decision = keep.confirm(first, again, self.session.margin, noise)
+        finally:
+            looking.cancel()
+            await asyncio.wait([looking])
         if decision.outcome is Outcome.KEEP:
             slower = keep.regressions(again, self.session.margin, noise)
             again = msgspec.structs.replace(again, notes=[*again.notes, *slower])

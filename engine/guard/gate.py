@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from engine.errors import BadInput
 from engine.guard.gate_async import AsyncWork
 from engine.guard.gate_entry import check_entry
 from engine.guard.gate_native import mentions, refuse_flags, refuse_native
@@ -77,6 +78,13 @@ def check(solution: Solution, problem: Problem) -> GateResult:
     except Refused as refused:
         return GateResult(ok=False, reason=refused.reason, detail=clean(refused.detail, 1000))
     return GateResult(ok=True)
+
+
+def must_pass(solution: Solution, problem: Problem, what: str, *, where: str) -> None:
+    """Raises :class:`BadInput` (``what`` it cannot be, and why) if a solution that a person gave is refused."""
+    result = check(solution, problem)
+    if not result.ok:
+        raise BadInput(f"{what}: {result.reason}: {result.detail}", where=where)
 
 
 def _check(solution: Solution, problem: Problem) -> None:

@@ -156,11 +156,11 @@ class Guard:
             agent=submission.agent,
             solution=solution,
             best=best,
-            inside=lambda: self._confirming(submission),
             on_phase=self._sink(submission, confirming=True),
             measuring=self._measuring_noise,
         )
-        return await confirmation.run(decision, evaluation, plan, noise)
+        async with self._confirming(submission):
+            return await confirmation.run(decision, evaluation, plan, noise)
 
     @asynccontextmanager
     async def _inside(self, submission: Submission) -> AsyncIterator[None]:
@@ -173,7 +173,10 @@ class Guard:
 
     @asynccontextmanager
     async def _confirming(self, submission: Submission) -> AsyncIterator[None]:
-        """Through the door for a confirmation: a used-up budget waits for who is inside, not in front."""
+        """Through the door for a confirmation, which is finished once begun, whoever shuts the door meanwhile.
+
+        A used-up budget waits for who is inside, not in front.
+        """
         control = self._session.agents[submission.agent]
         async with self._inside(submission):
             control.confirming = True

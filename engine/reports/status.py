@@ -10,7 +10,7 @@ from typing import Any
 from engine.records import AgentState, CampaignState, Outcome
 from engine.store.campaigns import campaign_state, engine_alive, running_s, told_state
 from engine.store.reader import StoreReader
-from engine.store.rows import CandidateRow, LiveRow
+from engine.store.rows import CandidateRow, LiveRow, is_pausing
 from engine.store.summary import AgentSummary, Summary
 from engine.text import counted, cut, one_line
 
@@ -70,8 +70,7 @@ def status_text(reader: StoreReader, folder: Path, now: float | None = None) -> 
     summary = reader.summary()
     live = {row.agent: row for row in reader.live()}
     state = campaign_state(folder, summary)
-    holds = state is CampaignState.PAUSED and any(row.benches for row in live.values())
-    word = "pausing" if holds else told_state(state)
+    word = "pausing" if is_pausing(state, live.values()) else told_state(state)
     lines = [*_head(summary, word, running_s(folder, summary), folder.name), ""]
     lines.append("agent  strategy             state                    best     used  r   mode")
     alive = engine_alive(folder)
@@ -160,7 +159,7 @@ def _agent_line(
 ) -> str:
     doing = agent_state(agent, live, state, alive)
     if agent.stopped is not None:
-        doing = f"{doing}: {'no ideas' if agent.ran_dry else agent.stopped.value}"
+        doing = f"{doing}: {agent.stopped_for}"
     elif live is not None and doing == live.state and alive:
         doing = f"{doing} {max(0.0, now - live.since):.0f} s"
     best = f"{agent.best_ms:.4f}" if agent.best_ms is not None else "-"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import msgspec
 
 from engine.config import CampaignConfig
 from engine.problems.solution import Solution
-from engine.records import MEASURING, AgentState, Baselines, DeviceFacts, Evaluation
+from engine.records import MEASURING, AgentState, Baselines, CampaignState, DeviceFacts, Evaluation
 from engine.store.events import Event, Verdict
 
 if TYPE_CHECKING:
@@ -144,6 +144,11 @@ class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
         if self.state == AgentState.STARTING:
             return self.detail.startswith(MEASURING)
         return self.state in _BENCHES
+
+
+def is_pausing(state: CampaignState, rows: Iterable[LiveRow]) -> bool:
+    """The campaign is paused, and what was being benched or measured still holds the device."""
+    return state is CampaignState.PAUSED and any(row.benches for row in rows)
 
 
 class LedgerTotals(msgspec.Struct, frozen=True, kw_only=True):

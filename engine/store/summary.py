@@ -66,9 +66,11 @@ class AgentSummary(msgspec.Struct, frozen=True, kw_only=True):
         return by, why
 
     @property
-    def ran_dry(self) -> bool:
-        """Stopped with candidates left in its budget: its proposer had nothing more to offer."""
-        return self.stopped is StopReason.CANDIDATES and (self.budget is None or self.candidates < self.budget)
+    def stopped_for(self) -> str:
+        """Why it stopped, in a word or two: ``no ideas`` where its proposer left candidates of its budget over."""
+        if self.stopped is StopReason.CANDIDATES and (self.budget is None or self.candidates < self.budget):
+            return "no ideas"
+        return self.stopped.value if self.stopped else ""
 
     @property
     def broken(self) -> bool:

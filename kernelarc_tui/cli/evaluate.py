@@ -69,15 +69,13 @@ def evaluate(
 
 def _rival(path: Path, problem: Any, *, timing: bool) -> Any:
     """The solution to compare with. Raises :class:`BadInput` if it could not be timed."""
-    from engine.guard.gate import check
+    from engine.guard.gate import must_pass
     from engine.problems.solution_io import load_solution
 
     if not timing:
         raise click.UsageError("--against compares times, and --no-timing measures none")
     rival = load_solution(path, problem)
-    gate = check(rival, problem)
-    if not gate.ok:
-        raise BadInput(f"cannot be compared with: {gate.reason}: {gate.detail}", where=str(path))
+    must_pass(rival, problem, "cannot be compared with", where=str(path))
     return rival
 
 

@@ -16,7 +16,7 @@ from kernelarc_tui.view import View, doing, label_of, style_of
 from kernelarc_tui.widgets.row_list import RowList
 
 TIMED = (AgentState.PROPOSING, AgentState.WAITING_MODEL, AgentState.WAITING_DEVICE, AgentState.COMPILING)
-_STOPPED = {StopReason.CANDIDATES: "budget", StopReason.USER: "by user"}
+_STOPPED: dict[str, str] = {StopReason.CANDIDATES: "budget", StopReason.USER: "by user"}
 WRITING = (AgentState.PROPOSING, AgentState.WAITING_MODEL)
 _SHORT: dict[str, str] = {  # beside seconds in a narrow column
     AgentState.PROPOSING: "propose",
@@ -56,7 +56,7 @@ def _state(view: View, agent: AgentSummary, width: int) -> Line:
         if tokens and len(text) + len(tokens) <= width:
             text += tokens
     elif agent.stopped is not None and len(text) > width:
-        text = f"■ {'no ideas' if agent.ran_dry else _STOPPED.get(agent.stopped, agent.stopped.value)}"
+        text = f"■ {_STOPPED.get(agent.stopped_for, agent.stopped_for)}"
     return Line().fit(text, width, style)
 
 

@@ -58,14 +58,15 @@ def bundled() -> Problem:
 @pytest.fixture(scope="module")
 def fits(bundled: Problem) -> dict[str, Fit]:
     """The real matching of the real recipes against a bundled problem, as an engine does it."""
-    session: Any = SimpleNamespace(
-        writer=Writer(),
-        problem=bundled,
-        bench=SimpleNamespace(device=cpu_facts()),
-        kernel_type="norm",
-        skills=load_skills(),
+    return asyncio.run(fitting(session_of(bundled)))
+
+
+def session_of(problem: Problem, **more: Any) -> Any:
+    """As much of a campaign's session as matching recipes needs."""
+    bench = SimpleNamespace(device=cpu_facts())
+    return SimpleNamespace(
+        writer=Writer(), problem=problem, bench=bench, kernel_type="norm", skills=load_skills(), **more
     )
-    return asyncio.run(fitting(session))
 
 
 def context(problem: Problem, **fields: Any) -> Context:
@@ -126,15 +127,7 @@ def test_proposals_are_new_and_follow_from_the_context_alone(bundled: Problem, f
 
 async def test_what_was_in_flight_when_its_agent_ended_can_be_proposed_again(bundled: Problem) -> None:
     """The position is used again, and what is proposed at it follows from the store: the same program."""
-    session: Any = SimpleNamespace(
-        writer=Writer(),
-        problem=bundled,
-        bench=SimpleNamespace(device=cpu_facts()),
-        kernel_type="norm",
-        skills=load_skills(),
-        programs={},
-        reader=None,
-    )
+    session = session_of(bundled, programs={}, reader=None)
     live: Any = SimpleNamespace(state=lambda *words: None)
     shas = []
     for ended in ("in flight", "judged", "judged"):
@@ -268,10 +261,7 @@ async def test_matching_that_failed_is_tried_again_by_the_next_who_asks(
         return [], "not traced"
 
     monkeypatch.setattr(module, "trace_reference", traced)
-    session: Any = SimpleNamespace(
-        writer=Writer(), problem=bundled, bench=SimpleNamespace(device=cpu_facts()), kernel_type="norm",
-        skills=load_skills(),
-    )  # fmt: skip
+    session = session_of(bundled)
     agents = [module.RecipeProposer(session) for _ in range(3)]
     with pytest.raises(OSError, match="temporarily"):
         await agents[0].strategies(["operator-fusion"])

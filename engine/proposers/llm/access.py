@@ -30,8 +30,6 @@ MOST_TOKENS = 100_000_000
 """More is no count of one call's tokens: no model reads or writes nearly as many."""
 UNUSED_KEY = "none"
 """Sent to a server of one's own when the environment has no key: its client insists on having one."""
-
-
 NO_REPLY = "the server's answer holds no reply; is this the address of a model's API?"
 
 
